@@ -1,0 +1,119 @@
+"""CIFAR-10: Python 2 pickles, read without trusting them."""
+
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int64, UInt8
+
+from graddiv.data.source import Download, Examples, File, Part, Source, class_labels
+from graddiv.errors import GradDivError
+
+PIXELS = 3 * 32 * 32
+
+
+def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
+    """Read the batches of a part into one array."""
+    each = count // len(paths)
+    pixels, labels = np.empty((count, PIXELS), np.uint8), np.empty(count, np.int64)
+    for number, path in enumerate(paths):
+        title = f"{'training' if part == 'train' else 'testing'} batch {number + 1} of {len(paths)}"
+        rows = slice(number * each, (number + 1) * each)
+        pixels[rows], labels[rows] = read_batch(path, title, each)
+    return Examples(pixels.reshape(count, 3, 32, 32), labels, np.arange(count))
+
+
+def read_batch(path: Path, title: str, count: int) -> tuple[UInt8[np.ndarray, "n p"], Int64[np.ndarray, " n"]]:
+    """Read one batch file, which must carry this title and hold `count` images."""
+    match unpickle(path):
+        case {
+            b"batch_label": bytes() as found,
+            b"labels": list() as labels,
+            b"data": _Inert(state=(_, shape, _Inert(arguments=(b"u1", *_)), False, bytes() as pixels)),
+        } if all(isinstance(label, int) for label in labels):
+            pass
+        case _:
+            raise GradDivError(f"{path} holds another kind of pickle, expected a CIFAR-10 batch '{title}'")
+    if found.decode("latin1") != title:
+        raise GradDivError(f"{path} is titled '{found.decode('latin1')}', expected '{title}'")
+    if (shape, len(pixels), len(labels)) != ((count, PIXELS), count * PIXELS, count):
+        raise GradDivError(
+            f"{path} holds {len(pixels)} bytes of shape {shape} and {len(labels)} labels, "
+            f"expected {count * PIXELS} bytes of shape {(count, PIXELS)} and {count} labels"
+        )
+    return np.frombuffer(pixels, np.uint8).reshape(count, PIXELS), class_labels(path, np.asarray(labels))
+
+
+def unpickle(path: Path) -> object:
+    """Return the pickled value, with numpy's objects as inert records; anything else in it is refused."""
+    try:
+        with path.open("rb") as stream:
+            return _Unpickler(stream, encoding="bytes").load()
+    except GradDivError as error:
+        raise GradDivError(f"{path} {error}") from None
+    except Exception as error:  # a malformed pickle can raise anything
+        raise GradDivError(f"{path} cannot be unpickled ({error}), expected a CIFAR-10 batch") from error
+
+
+class _Inert:
+    """Stands for a numpy object: keeps what the pickle says of it, so none of numpy's own unpickling runs."""
+
+    arguments: tuple[Any, ...]
+    state: tuple[Any, ...]
+
+    def __init__(self, *arguments: object) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        self.state = state
+
+
+class _Unpickler(pickle.Unpickler):
+    """Admits the three numpy names that the official batches use."""
+
+    ADMITTED = frozenset({("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")})
+
+    def find_class(self, module: str, name: str) -> type[_Inert]:
+        if (module, name) not in self.ADMITTED:
+            raise GradDivError(
+                f"asks for '{module}.{name}' and was refused, expected a pickle of numbers and arrays only"
+            )
+        return _Inert
+
+
+def _file(name: str, md5: str) -> File:
+    return File({f"cifar-10-batches-py/{name}": md5})
+
+
+FILES = {
+    "train": (
+        _file("data_batch_1", "c99cafc152244af753f735de768cd75f"),
+        _file("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec"),
+        _file("data_batch_3", "54ebc095f3ab1f0389bbae665268c751"),
+        _file("data_batch_4", "634d18415352ddfa80567beed471001a"),
+        _file("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
+    ),
+    "test": (_file("test_batch", "40351d587109b95175f43aff81a1287e"),),
+    "meta": (_file("batches.meta", "5ff9c542aee3614f3951f8cda6e48888"),),
+}
+
+SOURCE = Source(
+    name="cifar10",
+    shape=(3, 32, 32),
+    sizes={"train": 50_000, "test": 10_000},
+    held_out=5_000,
+    classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
+    read=read,
+    files=FILES,
+    downloads=(
+        Download(
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+            path="cifar-10-python.tar.gz",
+            members=tuple(path for files in FILES.values() for file in files for path in file.forms),
+        ),
+    ),
+    crop_and_flip=True,
+)

@@ -1,0 +1,138 @@
+"""Downloads the official archives: resumed when cut, checked, and unpacked without trusting their names."""
+
+import http.client
+import shutil
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from graddiv.data.files import digest_of, md5_of
+from graddiv.data.source import Source
+from graddiv.errors import GradDivError
+
+Progress = Callable[[int, int | None], None]  # bytes here, bytes in all where the server says
+ShowProgress = Callable[[str], AbstractContextManager[Progress]]  # a display with this title
+
+ATTEMPTS = 5  # in a row that bring nothing new
+PAUSE = 1.0  # seconds before the second attempt; doubles with each failure
+TIMEOUT = 30.0  # seconds without a byte
+CHUNK = 1 << 18
+
+
+def fetch(source: Source, root: Path, show: ShowProgress) -> None:
+    """Download what `root` lacks of the data set."""
+    for download in source.downloads:
+        if all(_is_intact(root / path, source.md5s[path]) for path in download.outputs):
+            continue
+        kept = root / download.path
+        already_there = _is_intact(kept, download.md5)  # torchvision leaves its archive next to the unpacked files
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            if not already_there:
+                with show(kept.name) as progress:
+                    retrieve(download.url, kept, download.md5, progress)
+            if download.members:
+                unpack(kept, download.members, root)
+                if not already_there:
+                    kept.unlink()
+        except OSError as error:
+            raise GradDivError(f"data root {root} cannot be written ({error}), expected a folder with room") from error
+
+
+def retrieve(url: str, destination: Path, md5: str, progress: Progress) -> None:
+    """Download to `destination`, which exists only once its md5 is right; what is cut stays in a .part file."""
+    part = destination.with_name(destination.name + ".part")
+    _download(url, part, progress)
+    found, size = digest_of(part), part.stat().st_size
+    if found != md5:
+        part.unlink()
+        raise GradDivError(f"{url} gave {size} bytes with md5 {found}, expected md5 {md5}; the bad file was deleted")
+    part.replace(destination)
+
+
+def unpack(archive: Path, members: Sequence[str], root: Path) -> None:
+    """Copy exactly these members, which must be plain files, to their own names below `root`."""
+    wanted = set(members)
+    try:
+        with tarfile.open(archive, "r|gz") as tar:
+            for member in tar:
+                if member.name in wanted and (content := tar.extractfile(member) if member.isfile() else None):
+                    target = root / member.name
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    part = target.with_name(target.name + ".part")
+                    with part.open("wb") as out:
+                        shutil.copyfileobj(content, out)
+                    part.replace(target)
+                    wanted.remove(member.name)
+                if not wanted:
+                    return
+    except (tarfile.TarError, EOFError) as error:
+        raise GradDivError(f"{archive} cannot be unpacked ({error}), expected a tar.gz archive") from error
+    raise GradDivError(f"{archive} lacks {', '.join(sorted(wanted))}, expected {len(members)} files of the data set")
+
+
+def _is_intact(path: Path, md5: str) -> bool:
+    return path.is_file() and md5_of(path) == md5
+
+
+def _download(url: str, part: Path, progress: Progress) -> None:
+    """Ask for what is still lacking until all is here, or until several attempts in a row bring nothing new."""
+    failures, longest = 0, _size(part)
+    while True:
+        try:
+            return _append(url, part, progress)
+        except urllib.error.HTTPError as error:
+            reason = f"HTTP {error.code} {error.reason}"
+            error.close()
+            failures = ATTEMPTS if 400 <= error.code < 500 else failures + 1  # asking again would not help
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            reason = str(error)
+            failures = 1 if _size(part) > longest else failures + 1
+        longest = max(longest, _size(part))
+        if failures >= ATTEMPTS:
+            raise GradDivError(
+                f"{url} could not be downloaded ({reason}); {_size(part)} bytes are kept in {part}, "
+                "and the same command resumes there"
+            )
+        time.sleep(PAUSE * 2 ** (failures - 1))
+
+
+def _append(url: str, part: Path, progress: Progress) -> None:
+    """Download the rest of the file; a connection that ends too soon is an error."""
+    start = _size(part)
+    request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
+    try:
+        response = urllib.request.urlopen(request, timeout=TIMEOUT)
+    except urllib.error.HTTPError as error:
+        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            error.close()
+            return  # nothing is lacking; the checksum judges what is here
+        raise
+    with response:
+        resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
+        start = start if response.status == http.HTTPStatus.PARTIAL_CONTENT and resumed else 0
+        length = response.headers.get("Content-Length")
+        total = start + int(length) if length else None
+        with part.open("r+b" if start else "wb") as out:
+            here = out.seek(start)
+            while chunk := _read(response):
+                here += out.write(chunk)
+                progress(here, total)
+    if total is not None and here < total:
+        raise ConnectionError(f"the connection was cut after {here} of {total} bytes")
+
+
+def _read(response: http.client.HTTPResponse) -> bytes:
+    """The next bytes; any failure is the connection's, so that it is not taken for one of the disk."""
+    try:
+        return response.read(CHUNK)
+    except OSError as error:
+        raise ConnectionError(str(error)) from error
+
+
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

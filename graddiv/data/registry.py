@@ -1,0 +1,64 @@
+"""The known data sets, by name."""
+
+import difflib
+from pathlib import Path
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from graddiv.data import cifar10, mini, mnist, stl10, synthetic
+from graddiv.data.augment import crop_and_flip
+from graddiv.data.dataset import Dataset
+from graddiv.data.files import verified
+from graddiv.data.source import Part, Source
+from graddiv.errors import GradDivError
+
+SOURCES = {module.SOURCE.name: module.SOURCE for module in (mini, mnist, cifar10, stl10, synthetic)}
+
+SPLITS = ("train", "validation", "test", "train+validation")
+
+
+def names() -> tuple[str, ...]:
+    """Names that `load` knows."""
+    return tuple(SOURCES)
+
+
+def lookup(name: str) -> Source:
+    """The data set's entry in the registry."""
+    if name not in SOURCES:
+        raise _unknown("data set", name, names())
+    return SOURCES[name]
+
+
+def load(name: str, split: str = "train", root: str | Path | None = None) -> Dataset:
+    """Read a split; `root` is the folder that holds the official files (default: see `files.search_path`).
+
+    "train" leaves out the validation split, which is the paper's: the last 5,000 of MNIST's training examples and
+    the last tenth of the others'; "train+validation" is all of them.
+    """
+    source = lookup(name)
+    if split not in SPLITS:
+        raise _unknown("split", split, SPLITS)
+    part: Part = "test" if split == "test" else "train"
+    paths = [verified(source, file, root) for file in source.files.get(part, ())]
+    images, labels, ids = map(torch.from_numpy, source.read(part, paths, source.sizes[part]))
+    whole = Dataset(name, split, images, labels, ids, source.classes)
+    if split == "train":
+        return whole.take(slice(0, -source.held_out))
+    if split == "validation":  # by numbers, hence a copy: a slice would keep all training images in memory
+        return whole.take(range(len(whole))[-source.held_out :])
+    return whole
+
+
+def augmented(
+    name: str, images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
+) -> Float32[Tensor, "b c h w"]:
+    """A training batch as the paper shows it: cropped and flipped for CIFAR-10 and STL-10, as it is for the others."""
+    return crop_and_flip(images, ids, seed, epoch) if lookup(name).crop_and_flip else images
+
+
+def _unknown(kind: str, value: str, known: tuple[str, ...]) -> GradDivError:
+    nearest = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
+    hint = f" (did you mean '{nearest[0]}'?)" if nearest else ""
+    return GradDivError(f"unknown {kind} '{value}'{hint}, expected one of {', '.join(known)}")

@@ -1,0 +1,115 @@
+"""Any stochastic `nn.Module` as a `RandomizedNetwork`: its noise is a seed."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
+
+from graddiv.errors import GradDivError
+from graddiv.networks.randomized import Noise, RandomizedNetwork, norm_layers, running_statistics
+from graddiv.seeding import isolated
+
+
+class ForeignNetwork(RandomizedNetwork):
+    """f(x) = module(x) with every random generator of the process set from the noise, a seed, and restored after.
+
+    Layers in `active` (dropout) are kept in train mode during the call, so that a module in eval mode still draws.
+    """
+
+    def __init__(self, module: nn.Module, active: tuple[type[nn.Module], ...]) -> None:
+        super().__init__(module)
+        self.active = active
+        self._pointwise: bool | None = None
+
+    @property
+    def pointwise(self) -> bool:
+        """Found by test at the first call of a sample model: f(x)[1:] == f(x[1:]).  Until then, False.
+
+        A dropout mask, for instance, falls on other rows when a batch is cut, so batches must then be kept together.
+        """
+        return self._pointwise is True
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
+        return seed
+
+    def realise(self, noise: Noise) -> dict[str, Tensor]:
+        if not isinstance(noise, int):
+            raise GradDivError(
+                f"noise is a set of {len(noise)} tensors, but the noise of a foreign module is a seed: "
+                "make it with F.draw(seed)"
+            )
+        return self.theta()
+
+    def bind(self, noise: Noise) -> "Reseeded":
+        theta = self.realise(noise)
+        assert isinstance(noise, int)
+        return Reseeded(self, theta, noise)
+
+    def settle_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
+        """Find out, once, whether it is pointwise; several seeds and rows, since masks may agree by chance."""
+        if self._pointwise is None and len(x) > 0:
+            self._pointwise = False  # the calls below come back here
+            x = x[torch.arange(8, device=x.device) % len(x)]
+            with torch.no_grad(), running_statistics(self):
+                models = self.sample(4, seed=0)
+                self._pointwise = all(torch.allclose(f(x)[1:], f(x[1:]), rtol=1e-4, atol=1e-5) for f in models)
+
+
+@dataclass(frozen=True, eq=False)
+class Reseeded:
+    """The sample model of a foreign network."""
+
+    network: ForeignNetwork
+    theta: dict[str, Tensor] = field(repr=False)
+    seed: int
+
+    def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        module = self.network.module
+        # Own copies of the buffers: some layers (bayesian-torch) write their noise into one in place, which would
+        # change the gradients of every other sample model alive.  Batch norm alone may move its statistics.
+        statistics = {id(b) for norm in norm_layers(module) for b in norm.buffers(recurse=False)}
+        scratch = {name: b.clone() for name, b in module.named_buffers() if id(b) not in statistics}
+        with isolated(self.seed), _training(module, self.network.active):
+            output = functional_call(module, {**self.theta, **scratch}, (x,))
+        logits = _logits(output, module, len(x))
+        self.network.settle_pointwise(x)
+        return logits
+
+
+def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = (_DropoutNd,)) -> ForeignNetwork:
+    """Make a `RandomizedNetwork` of any stochastic module that draws from the global random state when called.
+
+    MC dropout, random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work
+    unchanged.  `active` names the layer types that draw only in train mode and must go on drawing in eval mode.
+    """
+    if isinstance(module, RandomizedNetwork):
+        raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
+    return ForeignNetwork(module, active)
+
+
+@contextmanager
+def _training(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Iterator[None]:
+    asleep = [m for m in module.modules() if isinstance(m, types) and not m.training]
+    for layer in asleep:
+        layer.training = True
+    try:
+        yield
+    finally:
+        for layer in asleep:
+            layer.training = False
+
+
+def _logits(output: object, module: nn.Module, batch: int) -> Tensor:
+    logits = output[0] if isinstance(output, (tuple, list)) and output else output
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise GradDivError(
+            f"{type(module).__name__} returned {found} for {batch} inputs, "
+            f"expected logits of shape ({batch}, classes), alone or first in a tuple"
+        )
+    return logits

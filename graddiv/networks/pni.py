@@ -1,0 +1,56 @@
+"""Parametric noise injection (He et al. 2019)."""
+
+import math
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from graddiv.errors import GradDivError
+from graddiv.networks.weight_noise import WeightNoise, key
+
+Granularity = Literal["layerwise", "channelwise", "elementwise"]
+
+
+class PNINetwork(WeightNoise):
+    """w~ = w + alpha * std(w) * noise, noise ~ N(0, I).
+
+    std(w) is that of the whole layer and a constant for the gradient; alpha is learned, and its sign is free.  Keep
+    alpha out of weight decay: it is the parameter group `F.alpha.parameters()`.
+    """
+
+    def __init__(self, module: nn.Module, alpha: dict[str, Tensor]) -> None:
+        super().__init__(module, list(alpha))
+        self.alpha = nn.ParameterDict({key(name): value for name, value in alpha.items()})
+
+    def scale(self, name: str) -> Tensor:
+        """Alpha * std(w)."""
+        scale: Tensor = self.alpha[key(name)] * self.module.get_parameter(name).detach().std()
+        return scale
+
+
+def pni(module: nn.Module, alpha: float = 0.25, *, granularity: Granularity = "layerwise") -> PNINetwork:
+    """Add learned noise to the weights of every convolution and linear layer; biases and batch norm stay clean.
+
+    alpha, the initial noise level, is one number for a layer, for an output channel or for each weight.
+    """
+    if not (math.isfinite(alpha) and alpha > 0):
+        raise GradDivError(f"alpha is {alpha}, expected a positive number")
+    if granularity not in get_args(Granularity):
+        raise GradDivError(f"granularity is {granularity!r}, expected one of {get_args(Granularity)}")
+    layers = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    weights = {f"{name}.weight".lstrip("."): m.weight for name, m in module.named_modules() if isinstance(m, layers)}
+    if not weights:
+        raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
+    return PNINetwork(module, {name: torch.full_like(_cell(w, granularity), alpha) for name, w in weights.items()})
+
+
+def _cell(weight: Tensor, granularity: Granularity) -> Tensor:
+    """Return a tensor with one entry for each alpha."""
+    match granularity:
+        case "layerwise":
+            return weight.detach().flatten()[0]
+        case "channelwise":
+            return weight.detach().flatten(1)[:, 0].reshape(-1, *(1,) * (weight.dim() - 1))
+        case "elementwise":
+            return weight.detach()

@@ -1,0 +1,151 @@
+"""F ~ q_theta(F): a randomized network is theta plus a law of noise, and noise is a value.
+
+`draw(seed)` makes a noise value, `bind(noise)` the sample model f: x -> logits that belongs to it.  The same noise
+gives the same function, so nothing samples behind the caller's back.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from graddiv.errors import GradDivError
+from graddiv.seeding import fold
+
+Noise = Mapping[str, Tensor] | int
+"""The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself."""
+
+SampleModel = Callable[[Tensor], Tensor]
+"""f: an ordinary deterministic function x -> logits."""
+
+
+class RandomizedNetwork(nn.Module, ABC):
+    """F = f_theta(., noise) with noise ~ p: `module` is the architecture, its parameters are (part of) theta.
+
+    Called under `torch.no_grad()`, `bind` realises the weights once and as constants: the fast path of attacks and of
+    prediction.  With gradients enabled the sample model is differentiable in theta, and any number of sample models
+    may be alive at once: this is the path of training.  The mode of the module (train or eval) is never touched.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    @property
+    def pointwise(self) -> bool:
+        """Whether f(x)[i] depends on x[i] alone (batch norm aside), so that batches may be cut and joined freely."""
+        return True
+
+    @abstractmethod
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        """Draw noise ~ p, a pure function of the seed, on the parameters' device.
+
+        With `batch`, the data-set indices of a training batch, noise inside the network (RSE, MI) is drawn for each
+        example apart, addressed by its index; without it one value serves every x, which makes f one function.
+        Weight noise is always shared by the batch.
+        """
+
+    def bind(self, noise: Noise) -> SampleModel:
+        """Return the sample model f_theta(., noise)."""
+        return Bound(self.module, self.realise(noise))
+
+    @abstractmethod
+    def realise(self, noise: Noise) -> dict[str, Tensor]:
+        """Return the tensors, by name, with which `module` computes f_theta(., noise)."""
+
+    def sample(self, n: int, seed: int) -> list[SampleModel]:
+        """Return f_1 .. f_n ~ q_theta; the first 3 of 10 are the same as the first 3 of 3."""
+        return [self.bind(self.draw(fold(seed, "model", i))) for i in range(n)]
+
+    def forward(self, x: Tensor) -> Tensor:
+        raise TypeError(
+            f"{type(self).__name__} is a distribution over networks and has no output of its own: "
+            "draw a sample model first, for instance f = F.bind(F.draw(seed)), then call f(x)"
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the parameters, on which noise is drawn."""
+        return next(self.module.parameters()).device
+
+    def theta(self) -> dict[str, Tensor]:
+        """Return the module's parameters: themselves where gradients are wanted, constants under no_grad."""
+        wanted = torch.is_grad_enabled()
+        return {name: p if wanted else p.detach() for name, p in self.module.named_parameters()}
+
+
+@dataclass(frozen=True, eq=False)
+class Bound:
+    """f = module with some of its tensors replaced; the module itself is left as it is."""
+
+    module: nn.Module
+    tensors: Mapping[str, Tensor] = field(repr=False)
+
+    def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        logits: Tensor = functional_call(self.module, dict(self.tensors), (x,))
+        return logits
+
+
+class Dirac(RandomizedNetwork):
+    """q_theta is a point mass: a deterministic network (*No defense*, *Adv. train*) in the same vocabulary."""
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        return {}
+
+    def realise(self, noise: Noise) -> dict[str, Tensor]:
+        check_noise(noise, {}, self.device)
+        return self.theta()
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.module(x)
+        return logits
+
+
+def check_noise(
+    noise: Noise, shapes: Mapping[str, tuple[int | None, ...]], device: torch.device
+) -> Mapping[str, Tensor]:
+    """Return `noise` if it has these names and shapes (None: any length) on this device."""
+    if isinstance(noise, int):
+        raise GradDivError(
+            f"noise is the integer {noise}, but this network's noise is a set of tensors: make it with F.draw(seed)"
+        )
+    if noise.keys() != shapes.keys():
+        odd = sorted(noise.keys() ^ shapes.keys())
+        raise GradDivError(
+            f"noise belongs to another network: it has {len(noise)} tensors where {len(shapes)} were expected, "
+            f"and {', '.join(map(repr, odd[:3]))}{' and others' if len(odd) > 3 else ''} stand on one side only"
+        )
+    for name, shape in shapes.items():
+        found = tuple(noise[name].shape)
+        if len(found) != len(shape) or any(e not in (f, None) for f, e in zip(found, shape, strict=True)):
+            wanted = tuple("any" if length is None else length for length in shape)
+            raise GradDivError(f"noise {name!r} has shape {found}, expected {wanted}: it belongs to another network")
+        if noise[name].device != device:
+            raise GradDivError(f"noise {name!r} lies on {noise[name].device}, but the parameters on {device}")
+    return noise
+
+
+@contextmanager
+def running_statistics(module: nn.Module) -> Iterator[None]:
+    """Let every batch norm inside use its running statistics, and neither read nor move batch statistics.
+
+    Attacks and the regularizer run inside this: it is the gradient the adversary sees, and examples stay independent.
+    """
+    norms = [norm for norm in norm_layers(module) if norm.training]
+    for norm in norms:
+        norm.training = False
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.training = True
+
+
+def norm_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the batch-norm layers, known by their buffers: foreign (Bayesian, synchronised) ones count too."""
+    return [m for m in module.modules() if m._buffers.get("running_mean") is not None]

@@ -1,0 +1,127 @@
+"""Random self-ensemble (Liu et al. 2018): Gaussian noise on the input of every convolution."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.errors import GradDivError
+from graddiv.networks.architectures import Normalize
+from graddiv.networks.randomized import Noise, RandomizedNetwork, check_noise, running_statistics
+from graddiv.seeding import fold, generator, isolated
+
+
+class NoiseSite(nn.Module):
+    """layer(x + sigma * noise); the noise is handed in by `bind` and is never part of the state_dict."""
+
+    def __init__(self, layer: nn.Module, sigma: float) -> None:
+        super().__init__()
+        self.layer = layer
+        self.sigma = sigma
+        self.register_buffer("noise", None, persistent=False)
+
+    def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+        noise = self._buffers["noise"]
+        if noise is None:
+            raise GradDivError(
+                "an RSE module was called without noise: call a sample model, f = F.bind(F.draw(seed)), then f(x)"
+            )
+        if noise.shape[1:] != x.shape[1:]:
+            raise GradDivError(
+                f"RSE noise was made for activations of shape {tuple(noise.shape[1:])} but met {tuple(x.shape[1:])}: "
+                "pass the true input_shape to rse()"
+            )
+        output: Tensor = self.layer(torch.add(x, noise, alpha=self.sigma))
+        return output
+
+    def extra_repr(self) -> str:
+        return f"sigma={self.sigma}"
+
+
+class RSENetwork(RandomizedNetwork):
+    """h <- h + sigma * noise, noise ~ N(0, I), before every convolution, in training and in inference alike.
+
+    With `draw(seed, batch=ids)` each example has noise of its own, as in RSE's training; without, one noise value
+    serves every x: the law for an example is the same, and the sample model is a function.
+    """
+
+    def __init__(self, module: nn.Module, shapes: dict[str, tuple[int, ...]]) -> None:
+        super().__init__(module)
+        self.shapes = shapes
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        addresses = [seed] if batch is None else [fold(seed, "example", i) for i in batch.tolist()]
+        parameter = next(self.module.parameters())
+        noise = torch.empty(len(addresses), sum(sizes), device=self.device, dtype=parameter.dtype)
+        # A row is a whole image's noise at all sites, tens of thousands of numbers: the loop costs nothing beside them.
+        for row, address in zip(noise, addresses, strict=True):
+            row.normal_(generator=generator(address, self.device))
+        parts = torch.split_with_sizes(noise, sizes, dim=1)
+        shaped = [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
+        return dict(zip(self.shapes, shaped, strict=True))
+
+    def realise(self, noise: Noise) -> dict[str, Tensor]:
+        noise = check_noise(noise, {site: (None, *shape) for site, shape in self.shapes.items()}, self.device)
+        return {**self.theta(), **noise}
+
+
+def rse(
+    module: nn.Module, input_shape: Sequence[int], *, sigma_init: float = 0.2, sigma_inner: float = 0.1
+) -> RSENetwork:
+    """Insert a noise site before every convolution of `module` (in place); the first has sigma_init, in pixel units.
+
+    input_shape is that of one image, (c, h, w): noise has the shape of what enters each site.  Input normalization
+    comes after the first site, so that sigma_init means the same with and without it.
+    """
+    for name, value in (("sigma_init", sigma_init), ("sigma_inner", sigma_inner)):
+        if not (math.isfinite(value) and value >= 0):
+            raise GradDivError(f"{name} is {value}, expected a number >= 0")
+    sites = _insert_sites(module, sigma_inner)
+    shapes = _activation_shapes(module, sites, tuple(input_shape))
+    sites[next(iter(shapes))].sigma = sigma_init
+    return RSENetwork(module, {f"{name}.noise": shape for name, shape in shapes.items()})
+
+
+def _insert_sites(module: nn.Module, sigma: float) -> dict[str, NoiseSite]:
+    layers = {n: m for n, m in module.named_modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d, Normalize))}
+    if any(isinstance(m, Normalize) for m in layers.values()):  # its site takes the place of the first convolution's
+        del layers[next(name for name, m in layers.items() if not isinstance(m, Normalize))]
+    if not layers or "" in layers:
+        raise GradDivError(f"{type(module).__name__} has no convolution inside: RSE adds noise before convolutions")
+    sites = {name: NoiseSite(layer, sigma) for name, layer in layers.items()}
+    for name, site in sites.items():
+        parent, _, child = name.rpartition(".")
+        setattr(module.get_submodule(parent), child, site)
+    return sites
+
+
+def _activation_shapes(
+    module: nn.Module, sites: dict[str, NoiseSite], input_shape: tuple[int, ...]
+) -> dict[str, tuple[int, ...]]:
+    """Return, in order of execution, the shape of what enters each site: found by running one blank image."""
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def look(name: str, x: Tensor) -> None:
+        if name in shapes:
+            raise GradDivError(
+                f"convolution {name!r} is used twice in one pass: RSE needs one noise value for each use"
+            )
+        shapes[name] = tuple(x.shape[1:])
+        sites[name].register_buffer("noise", torch.zeros_like(x), persistent=False)
+
+    hooks = [
+        site.register_forward_pre_hook(lambda _, args, name=name: look(name, args[0])) for name, site in sites.items()
+    ]
+    parameter = next(module.parameters())
+    blank = torch.zeros(1, *input_shape, device=parameter.device, dtype=parameter.dtype)
+    try:
+        with torch.no_grad(), isolated(0), running_statistics(module):
+            module(blank)
+    finally:
+        for hook, site in zip(hooks, sites.values(), strict=True):
+            hook.remove()
+            site.register_buffer("noise", None, persistent=False)
+    return shapes

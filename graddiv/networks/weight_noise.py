@@ -1,0 +1,47 @@
+"""What networks with Gaussian noise on their weights have in common (Adv-BNN, PNI)."""
+
+from abc import abstractmethod
+
+import torch
+from jaxtyping import Int64
+from torch import Tensor, nn
+
+from graddiv.networks.randomized import Noise, RandomizedNetwork, check_noise
+from graddiv.seeding import generator
+
+
+class WeightNoise(RandomizedNetwork):
+    """w~ = w + scale(w) * noise, noise ~ N(0, I), for the parameters in `names`; the others are deterministic."""
+
+    def __init__(self, module: nn.Module, names: list[str]) -> None:
+        super().__init__(module)
+        self.names = names
+
+    @abstractmethod
+    def scale(self, name: str) -> Tensor:
+        """Return the standard deviation of the parameter `name`, in its shape or one that broadcasts to it."""
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
+        g = generator(seed, self.device)
+        theta = self.theta()
+        return {name: standard_normal(theta[name], g) for name in self.names}
+
+    def realise(self, noise: Noise) -> dict[str, Tensor]:
+        weights = self.theta()
+        noise = check_noise(noise, {name: tuple(weights[name].shape) for name in self.names}, self.device)
+        for name in self.names:
+            weights[name] = torch.addcmul(weights[name], self.scale(name), noise[name])
+        return weights
+
+
+def standard_normal(like: Tensor, g: torch.Generator) -> Tensor:
+    """Draw N(0, I) in the shape of `like`: the same numbers whatever memory format `like` is stored in."""
+    noise = torch.randn(like.shape, generator=g, dtype=like.dtype, device=like.device)
+    if like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last):
+        noise = noise.contiguous(memory_format=torch.channels_last)
+    return noise
+
+
+def key(name: str) -> str:
+    """Return the parameter's name as a key of an `nn.ParameterDict`, which admits no dot."""
+    return name.replace(".", "/")

@@ -1,0 +1,71 @@
+"""Every random choice has an address: a seed folded with the names of what is drawn.
+
+No function of this package draws from, or leaves a trace in, the global random state.
+"""
+
+import hashlib
+import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from jaxtyping import Float64, Int64
+from torch import Tensor
+
+
+def fold(seed: int, *names: int | str) -> int:
+    """fold(seed, a, b) = the seed at the address (seed, a, b): 63 well-mixed bits, the same on every machine.
+
+    Distinct addresses give independent streams, so a choice can be repeated or resumed without replaying
+    what was drawn before it.  (torch's CPU generator looks at the low 32 bits only, CUDA's at all of them.)
+    """
+    address = repr((int(seed), *(name if isinstance(name, str) else int(name) for name in names)))
+    return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=8).digest(), "big") >> 1
+
+
+def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
+    """Return a private generator on `device`."""
+    return torch.Generator(device=device).manual_seed(seed)
+
+
+def uniform(seed: int, ids: Int64[Tensor, " b"], k: int) -> Float64[Tensor, "b k"]:
+    """u[i, j] ~ U[0, 1), a hash of (seed, ids[i], j): k numbers for each example, whatever batch it is in."""
+    counter = ids[:, None] * k + torch.arange(k, device=ids.device)
+    z = (counter + 1) * _GOLDEN + _signed(fold(seed, "uniform", k) << 1)
+    z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
+    return _shift(z ^ _shift(z, 31), 11).double() * 2.0**-53
+
+
+def _signed(word: int) -> int:
+    """The 64-bit word as the two's-complement integer torch works with (its products wrap, as the hash wants)."""
+    return (word & (2**64 - 1)) - (2**64 if word & 2**63 else 0)
+
+
+def _shift(z: Int64[Tensor, "..."], bits: int) -> Int64[Tensor, "..."]:
+    """Logical right shift: torch's >> copies the sign bit."""
+    return torch.bitwise_and(z >> bits, 2 ** (64 - bits) - 1)
+
+
+_GOLDEN = _signed(0x9E3779B97F4A7C15)  # splitmix64 (Steele, Lea, Flood 2014): increment and, above, its finalizer
+
+
+@contextmanager
+def isolated(seed: int) -> Iterator[None]:
+    """Run foreign code, which draws from the global state, as a function of `seed`, and leave that state as found.
+
+    Covers torch (CPU and every accelerator), NumPy's legacy state and Python's `random`.
+    """
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    accelerator = torch.accelerator.current_accelerator()
+    devices = range(torch.accelerator.device_count())
+    with torch.random.fork_rng(devices, device_type=accelerator.type if accelerator is not None else "cuda"):
+        try:
+            random.setstate(random.Random(seed).getstate())
+            np.random.set_state(np.random.RandomState(seed % 2**32).get_state())
+            torch.random.manual_seed(seed)
+            yield
+        finally:
+            random.setstate(python_state)
+            np.random.set_state(numpy_state)

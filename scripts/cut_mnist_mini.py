@@ -1,0 +1,41 @@
+"""Cut graddiv/data/mnist_mini.npz from the official MNIST files: python scripts/cut_mnist_mini.py [--data-root DIR].
+
+Takes the first 500 training images and the first 100 test images of each class; all of the former lie well before
+the last 5,000, the paper's validation part.
+"""
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+
+from graddiv.data import load
+from graddiv.data.files import digest_of
+from graddiv.data.mini import FILE, PER_CLASS, SOURCE, balanced_rows
+
+
+def cut(root: str | None = None) -> dict[str, np.ndarray]:
+    """Arrays of the archive by name."""
+    arrays = {}
+    for part, per_class in PER_CLASS.items():
+        official = load("mnist", part, root)
+        rows = balanced_rows(official.labels.numpy(), per_class)
+        arrays[f"{part}_images"] = official.images.numpy()[rows, 0]
+        arrays[f"{part}_labels"] = official.labels.numpy()[rows].astype(np.uint8)
+        arrays[f"{part}_ids"] = official.ids.numpy()[rows].astype(np.int32)
+    return arrays
+
+
+def main() -> None:
+    """Write the archive and print its md5, which graddiv/data/mini.py records."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data-root", help="folder that holds MNIST/raw (default: where graddiv looks)")
+    arguments = parser.parse_args()
+    assert SOURCE.embedded_in is not None
+    path: Path = SOURCE.embedded_in / next(iter(FILE.forms))
+    np.savez_compressed(path, **cut(arguments.data_root))
+    print(f"{path}: {path.stat().st_size} bytes, md5 {digest_of(path)}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,21 @@
+import os
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(min(2, os.cpu_count() or 1))
+settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
+settings.load_profile("default")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="also run the tests marked slow")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if "slow" in item.keywords and not config.getoption("--slow"):
+            item.add_marker(pytest.mark.skip(reason="slow: give --slow"))
+        if "realdata" in item.keywords and not os.environ.get("GRADDIV_DATA"):
+            item.add_marker(pytest.mark.skip(reason="set GRADDIV_DATA to the folder of the official data files"))

@@ -1,0 +1,83 @@
+"""What several test modules share: small networks of every noise kind, and a watch on the global random state."""
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from jaxtyping import config
+from torch import Tensor, nn
+
+from graddiv.networks import Dirac, PNINetwork, RandomizedNetwork, bayesian, mixup_inference, pni, randomize, rse
+from graddiv.seeding import generator, isolated
+
+SHAPE = (1, 6, 6)
+CLASSES = 4
+
+
+@contextmanager
+def global_rng_untouched() -> Iterator[None]:
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state()
+    yield
+    after = random.getstate(), np.random.get_state()[1].tolist(), torch.random.get_rng_state()
+    assert before[0] == after[0], "Python's random state moved"
+    assert before[1] == after[1], "NumPy's random state moved"
+    assert torch.equal(before[2], after[2]), "torch's random state moved"
+
+
+@contextmanager
+def no_type_checks() -> Iterator[None]:
+    """As outside pytest: a wrong argument meets our own message instead of beartype's."""
+    config.update("jaxtyping_disable", True)
+    try:
+        yield
+    finally:
+        config.update("jaxtyping_disable", False)
+
+
+def images(b: int, seed: int = 0, shape: tuple[int, ...] = SHAPE, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.rand(b, *shape, generator=generator(seed), dtype=dtype)
+
+
+def labels(b: int, seed: int = 0, classes: int = CLASSES) -> Tensor:
+    return torch.randint(classes, (b,), generator=generator(seed))
+
+
+def convnet(
+    activation: Callable[[], nn.Module] = nn.Softplus, batch_norm: bool = False, seed: int = 0
+) -> nn.Sequential:
+    """A small smooth network in float64: smooth, since finite differences of input gradients jump at ReLU kinks."""
+    with isolated(seed):
+        norm = [nn.BatchNorm2d(3)] if batch_norm else []
+        return nn.Sequential(
+            *(nn.Conv2d(1, 3, 3, padding=1), *norm, activation(), nn.AvgPool2d(2)),
+            *(nn.Conv2d(3, 4, 3, padding=1), activation(), nn.Flatten(), nn.Linear(36, CLASSES)),
+        ).double()
+
+
+def with_dropout(module: nn.Sequential) -> nn.Sequential:
+    return nn.Sequential(*module[:-1], nn.Dropout(0.3), module[-1])
+
+
+KINDS: dict[str, Callable[[nn.Sequential], RandomizedNetwork]] = {
+    "dirac": Dirac,
+    "bayesian": lambda module: bayesian(module, 0.1),
+    "pni": lambda module: pni(module, 0.25, granularity="channelwise"),
+    "rse": lambda module: rse(module, SHAPE),
+    "mixup": lambda module: mixup_inference(module, (images(40, 7), torch.arange(40) % CLASSES)),
+    "foreign": lambda module: randomize(with_dropout(module)),
+}
+STOCHASTIC = [kind for kind in KINDS if kind != "dirac"]
+
+
+def differentiable(F: RandomizedNetwork) -> dict[str, Tensor]:
+    """The parameters whose gradient is the derivative: PNI holds std(w) constant, on purpose, when it moves w."""
+    held = {f"module.{name}" for name in F.names} if isinstance(F, PNINetwork) else set()
+    return {name: p for name, p in F.named_parameters() if name not in held}
+
+
+def network(
+    kind: str, activation: Callable[[], nn.Module] = nn.Softplus, batch_norm: bool = False
+) -> RandomizedNetwork:
+    return KINDS[kind](convnet(activation, batch_norm))
