@@ -33,7 +33,7 @@ def main() -> None:
     arguments = parser.parse_args()
     assert SOURCE.embedded_in is not None
     path: Path = SOURCE.embedded_in / next(iter(FILE.forms))
-    np.savez_compressed(path, **cut(arguments.data_root))
+    np.savez_compressed(path, **cut(arguments.data_root))  # type: ignore[arg-type]
     print(f"{path}: {path.stat().st_size} bytes, md5 {digest_of(path)}")
 
 

@@ -22,7 +22,7 @@ def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
         title = f"{'training' if part == 'train' else 'testing'} batch {number + 1} of {len(paths)}"
         rows = slice(number * each, (number + 1) * each)
         pixels[rows], labels[rows] = read_batch(path, title, each)
-    return Examples(pixels.reshape(count, 3, 32, 32), labels, np.arange(count))
+    return Examples(pixels.reshape(count, 3, 32, 32), labels, np.arange(count, dtype=np.int64))
 
 
 def read_batch(path: Path, title: str, count: int) -> tuple[UInt8[np.ndarray, "n p"], Int64[np.ndarray, " n"]]:

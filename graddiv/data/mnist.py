@@ -18,7 +18,7 @@ def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
     """Read an images file and its labels file."""
     images, labels = paths
     pixels = read_idx(images, (count, 28, 28)).reshape(count, 1, 28, 28)
-    return Examples(pixels, class_labels(labels, read_idx(labels, (count,))), np.arange(count))
+    return Examples(pixels, class_labels(labels, read_idx(labels, (count,))), np.arange(count, dtype=np.int64))
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:

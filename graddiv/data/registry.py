@@ -14,7 +14,7 @@ from graddiv.data.files import verified
 from graddiv.data.source import Part, Source
 from graddiv.errors import GradDivError
 
-SOURCES = {module.SOURCE.name: module.SOURCE for module in (mini, mnist, cifar10, stl10, synthetic)}
+SOURCES: dict[str, Source] = {module.SOURCE.name: module.SOURCE for module in (mini, mnist, cifar10, stl10, synthetic)}
 
 SPLITS = ("train", "validation", "test", "train+validation")
 

@@ -19,7 +19,9 @@ def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
     for start in range(0, count, CHUNK):  # in place: a second copy of the test images would take 221 MB
         chunk = pixels[start : start + CHUNK]
         chunk[:] = chunk.transpose(0, 1, 3, 2).copy()
-    return Examples(pixels, class_labels(labels, read_bytes(labels, (count,)), first=1), np.arange(count))
+    return Examples(
+        pixels, class_labels(labels, read_bytes(labels, (count,)), first=1), np.arange(count, dtype=np.int64)
+    )
 
 
 def read_bytes(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:

@@ -20,7 +20,7 @@ def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
     patterns = blocks.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)
     noise = uniform(fold(SEED, "noise", part), ids, 144).view(count, 12, 12)
     images = (patterns[labels] + noise).mul(127.5).to(torch.uint8).unsqueeze(1)
-    return Examples(images.numpy(), labels.numpy(), np.arange(count))
+    return Examples(images.numpy(), labels.numpy(), np.arange(count, dtype=np.int64))
 
 
 SOURCE = Source(

@@ -11,7 +11,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import Noise, RandomizedNetwork, norm_layers, running_statistics
+from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, norm_layers, running_statistics
 from graddiv.seeding import isolated
 
 
@@ -37,18 +37,16 @@ class ForeignNetwork(RandomizedNetwork):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
         return seed
 
-    def realise(self, noise: Noise) -> dict[str, Tensor]:
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
+        return dict(theta.parameters)
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> "Reseeded":
         if not isinstance(noise, int):
             raise GradDivError(
                 f"noise is a set of {len(noise)} tensors, but the noise of a foreign module is a seed: "
                 "make it with F.draw(seed)"
             )
-        return self.theta()
-
-    def bind(self, noise: Noise) -> "Reseeded":
-        theta = self.realise(noise)
-        assert isinstance(noise, int)
-        return Reseeded(self, theta, noise)
+        return Reseeded(self, self.realise(noise, theta or self.theta()), noise)
 
     def settle_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
         """Find out, once, whether it is pointwise; several seeds and rows, since masks may agree by chance."""
@@ -65,7 +63,7 @@ class Reseeded:
     """The sample model of a foreign network."""
 
     network: ForeignNetwork
-    theta: dict[str, Tensor] = field(repr=False)
+    parameters: dict[str, Tensor] = field(repr=False)
     seed: int
 
     def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
@@ -75,7 +73,7 @@ class Reseeded:
         statistics = {id(b) for norm in norm_layers(module) for b in norm.buffers(recurse=False)}
         scratch = {name: b.clone() for name, b in module.named_buffers() if id(b) not in statistics}
         with isolated(self.seed), _training(module, self.network.active):
-            output = functional_call(module, {**self.theta, **scratch}, (x,))
+            output = functional_call(module, {**self.parameters, **scratch}, (x,))
         logits = _logits(output, module, len(x))
         self.network.settle_pointwise(x)
         return logits

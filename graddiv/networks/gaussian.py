@@ -36,8 +36,8 @@ class GaussianNetwork(WeightNoise):
 
         Summed over the scalars of every parameter in the scope.
         """
-        mu = self.theta()
-        return torch.stack([self._kl(mu[name], self.log_sigma[key(name)]) for name in self.kl_names]).sum()
+        pairs = [(self.module.get_parameter(name), self.log_sigma[key(name)]) for name in self.kl_names]
+        return torch.stack([self._kl(mu, log_sigma) for mu, log_sigma in pairs]).sum()
 
     def _kl(self, mu: Tensor, log_sigma: Tensor) -> Float[Tensor, ""]:
         second_moment = (2 * log_sigma).exp() + mu.square()

@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import Bound, Noise, RandomizedNetwork, SampleModel, check_noise
+from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel, Theta, check_noise
 from graddiv.seeding import uniform
 
 Partners = Literal["OL", "PL"]
@@ -40,13 +40,12 @@ class MixupNetwork(RandomizedNetwork):
             "choice": (choice * (len(self.members) - 1)).long().to(self.device),
         }
 
-    def realise(self, noise: Noise) -> dict[str, Tensor]:
-        check_noise(noise, {"partner": (None, len(self.members)), "choice": (None,)}, self.device)
-        return self.theta()
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
+        return dict(theta.parameters)
 
-    def bind(self, noise: Noise) -> SampleModel:
-        f = Bound(self.module, self.realise(noise))
-        assert not isinstance(noise, int)
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        noise = check_noise(noise, {"partner": (None, len(self.members)), "choice": (None,)}, self.device)
+        f = super().bind(noise, theta)
         return Mixture(f, self.pool, noise["partner"], noise["choice"], self.lam, self.partners)
 
 
@@ -54,7 +53,7 @@ class MixupNetwork(RandomizedNetwork):
 class Mixture:
     """f~(x) = f(lam x + (1 - lam) pool[partner of the chosen class])."""
 
-    f: Bound
+    f: SampleModel
     pool: Tensor
     partner: Int64[Tensor, "r k"]  # r is 1, or the batch size where each example has noise of its own
     choice: Int64[Tensor, " r"]

@@ -50,17 +50,26 @@ class RandomizedNetwork(nn.Module, ABC):
         Weight noise is always shared by the batch.
         """
 
-    def bind(self, noise: Noise) -> SampleModel:
-        """Return the sample model f_theta(., noise)."""
-        return Bound(self.module, self.realise(noise))
+    def bind(self, noise: Noise, theta: "Theta | None" = None) -> SampleModel:
+        """Return the sample model f_theta(., noise), for theta as it is now or as `theta()` once gave it."""
+        return Bound(self.module, self.realise(noise, theta or self.theta()))
 
     @abstractmethod
-    def realise(self, noise: Noise) -> dict[str, Tensor]:
+    def realise(self, noise: Noise, theta: "Theta") -> dict[str, Tensor]:
         """Return the tensors, by name, with which `module` computes f_theta(., noise)."""
 
-    def sample(self, n: int, seed: int) -> list[SampleModel]:
+    def theta(self) -> "Theta":
+        """Return theta as it is now, with what depends on theta alone computed once for any number of sample models.
+
+        Where gradients are wanted these are the parameters themselves, under no_grad constants.
+        """
+        wanted = torch.is_grad_enabled()
+        return Theta({name: p if wanted else p.detach() for name, p in self.module.named_parameters()})
+
+    def sample(self, n: int, seed: int, batch: Int64[Tensor, " b"] | None = None) -> list[SampleModel]:
         """Return f_1 .. f_n ~ q_theta; the first 3 of 10 are the same as the first 3 of 3."""
-        return [self.bind(self.draw(fold(seed, "model", i))) for i in range(n)]
+        theta = self.theta()
+        return [self.bind(self.draw(fold(seed, "model", i), batch), theta) for i in range(n)]
 
     def forward(self, x: Tensor) -> Tensor:
         raise TypeError(
@@ -73,10 +82,13 @@ class RandomizedNetwork(nn.Module, ABC):
         """The device of the parameters, on which noise is drawn."""
         return next(self.module.parameters()).device
 
-    def theta(self) -> dict[str, Tensor]:
-        """Return the module's parameters: themselves where gradients are wanted, constants under no_grad."""
-        wanted = torch.is_grad_enabled()
-        return {name: p if wanted else p.detach() for name, p in self.module.named_parameters()}
+
+@dataclass(frozen=True, eq=False)
+class Theta:
+    """The parameters of the module, by name, and the standard deviation of those that are random."""
+
+    parameters: Mapping[str, Tensor]
+    scales: Mapping[str, Tensor] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,9 +109,9 @@ class Dirac(RandomizedNetwork):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}
 
-    def realise(self, noise: Noise) -> dict[str, Tensor]:
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         check_noise(noise, {}, self.device)
-        return self.theta()
+        return dict(theta.parameters)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.module(x)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
 from graddiv.networks.architectures import Normalize
-from graddiv.networks.randomized import Noise, RandomizedNetwork, check_noise, running_statistics
+from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, running_statistics
 from graddiv.seeding import fold, generator, isolated
 
 
@@ -63,9 +63,9 @@ class RSENetwork(RandomizedNetwork):
         shaped = [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
         return dict(zip(self.shapes, shaped, strict=True))
 
-    def realise(self, noise: Noise) -> dict[str, Tensor]:
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         noise = check_noise(noise, {site: (None, *shape) for site, shape in self.shapes.items()}, self.device)
-        return {**self.theta(), **noise}
+        return {**theta.parameters, **noise}
 
 
 def rse(

@@ -1,12 +1,13 @@
 """What networks with Gaussian noise on their weights have in common (Adv-BNN, PNI)."""
 
 from abc import abstractmethod
+from dataclasses import replace
 
 import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from graddiv.networks.randomized import Noise, RandomizedNetwork, check_noise
+from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise
 from graddiv.seeding import generator
 
 
@@ -23,15 +24,15 @@ class WeightNoise(RandomizedNetwork):
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         g = generator(seed, self.device)
-        theta = self.theta()
-        return {name: standard_normal(theta[name], g) for name in self.names}
+        return {name: standard_normal(self.module.get_parameter(name), g) for name in self.names}
 
-    def realise(self, noise: Noise) -> dict[str, Tensor]:
-        weights = self.theta()
-        noise = check_noise(noise, {name: tuple(weights[name].shape) for name in self.names}, self.device)
-        for name in self.names:
-            weights[name] = torch.addcmul(weights[name], self.scale(name), noise[name])
-        return weights
+    def theta(self) -> Theta:
+        return replace(super().theta(), scales={name: self.scale(name) for name in self.names})
+
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
+        w = dict(theta.parameters)
+        noise = check_noise(noise, {name: tuple(w[name].shape) for name in self.names}, self.device)
+        return w | {name: torch.addcmul(w[name], theta.scales[name], noise[name]) for name in self.names}
 
 
 def standard_normal(like: Tensor, g: torch.Generator) -> Tensor:

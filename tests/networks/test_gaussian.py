@@ -52,13 +52,13 @@ def test_every_named_parameter_is_bayesian_and_batch_norm_may_be_left_out() -> N
     deterministic = bayesian(convnet(batch_norm=True), 0.1, batch_norm=False)
     assert set(bayesian(module, 0.1).names) - set(deterministic.names) == {"1.weight", "1.bias"}
     noise = deterministic.draw(0)
-    assert deterministic.realise(noise)["1.weight"] is dict(deterministic.theta())["1.weight"]
+    assert deterministic.realise(noise, deterministic.theta())["1.weight"] is deterministic.module[1].weight
 
 
 def test_weights_are_normal_with_mean_mu_and_deviation_sigma() -> None:
     F = bayesian(torch.nn.Linear(300, 200).double(), 0.3)
     with torch.no_grad():
-        w = F.realise(F.draw(11))["weight"]
+        w = F.realise(F.draw(11), F.theta())["weight"]
     z = ((w - F.module.weight) / 0.3).flatten().sort().values
     n = z.numel()
     distance = (Normal(0, 1).cdf(z) - (torch.arange(n) + 0.5) / n).abs().max() * math.sqrt(n)

@@ -24,15 +24,15 @@ def test_weights_are_w_plus_alpha_std_noise() -> None:
     F = pni(convnet(), 0.25)
     noise = F.draw(0)
     w = F.module[0].weight
-    assert torch.allclose(F.realise(noise)["0.weight"], w + 0.25 * w.std() * noise["0.weight"])
-    assert F.realise(noise)["0.bias"] is F.module[0].bias
+    assert torch.allclose(F.realise(noise, F.theta())["0.weight"], w + 0.25 * w.std() * noise["0.weight"])
+    assert F.realise(noise, F.theta())["0.bias"] is F.module[0].bias
 
 
 def test_the_gradient_ignores_std_and_reaches_alpha() -> None:
     """dL/dw = dL/dw~ and dL/dalpha = <dL/dw~, std(w) noise>."""
     F, x = pni(convnet()), images(4)
     noise = F.draw(1)
-    weights = F.realise(noise)
+    weights = F.realise(noise, F.theta())
     probe = torch.func.functional_call(F.module, weights, (x,)).square().sum()
     (outer,) = torch.autograd.grad(probe, [weights["0.weight"]], retain_graph=True)
     inner, alpha = torch.autograd.grad(probe, [F.module[0].weight, F.alpha["0/weight"]])
@@ -43,7 +43,7 @@ def test_the_gradient_ignores_std_and_reaches_alpha() -> None:
 def test_noise_scales_with_the_layer() -> None:
     F = pni(torch.nn.Linear(200, 200, bias=False).double(), 0.5)
     w = F.module.weight.detach().clone()
-    eta = (F.realise(F.draw(3))["weight"] - w).detach()
+    eta = (F.realise(F.draw(3), F.theta())["weight"] - w).detach()
     assert eta.std().item() == pytest.approx(0.5 * w.std().item(), rel=0.02)
     assert abs(eta.mean()) < 0.01 * w.std()
 
