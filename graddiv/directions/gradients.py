@@ -1,0 +1,99 @@
+"""Input gradients of sample models: the only place that loops over models for gradients.
+
+Gradients are those of the soft margin s.  A loss l(s) of one model has gradient l'(s) grad s, so directions come from
+grad s, exactly, and means over models are means of grad s with weights l'(s).
+"""
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from graddiv.errors import GradDivError
+from graddiv.losses import soft_margin
+from graddiv.networks import SampleModel
+
+ZERO = 1e-20
+"""A gradient shorter than this has no direction."""
+
+
+def input_gradient(
+    f: SampleModel, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], create_graph: bool = False
+) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
+    """Return s(f(x), y) and grad_x s, per example; works inside a caller's no_grad."""
+    with torch.enable_grad():
+        x = x.detach().requires_grad_()
+        s = soft_margin(f(x), y)
+        (g,) = torch.autograd.grad(s.sum(), x, create_graph=create_graph)
+    return s if create_graph else s.detach(), g
+
+
+class Directions(NamedTuple):
+    """The unit gradients of n sample models at each example."""
+
+    v: Float64[Tensor, "n b p"]
+    """v_i = g_i / |g_i|_2, in float64; 0 where g_i is."""
+    usable: Bool[Tensor, " b"]
+    """Whether all n gradients of the example have a direction."""
+
+
+def directions(g: Float[Tensor, "n b ..."]) -> Directions:
+    """v_i = g_i / |g_i|_2."""
+    g = g.flatten(2).double()
+    norms = torch.linalg.vector_norm(g, dim=2, keepdim=True)
+    if not torch.isfinite(norms).all():
+        bad = int((~torch.isfinite(norms)).any(0).sum())
+        raise GradDivError(
+            f"the input gradients of {bad} of {g.shape[1]} examples are not finite: "
+            "the network's output there is NaN or infinite, look at its weights and at the input"
+        )
+    return Directions(g / norms.clamp_min(ZERO), (norms >= ZERO).all(0).squeeze(1))
+
+
+LOG_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "loss": logsigmoid,
+    "margin": torch.zeros_like,
+    "ensemble": lambda s: logsigmoid(s) + logsigmoid(-s),
+}
+"""log w(s) for the mean loss E CE(F(x), y) (EOT as in the paper), the mean margin E s, and -log E p(y), the loss of the
+ensemble, whose gradient is that of these weights up to the factor 1 / E p(y)."""
+
+
+class MeanGradient(NamedTuple):
+    """(1/n) sum_i w_i grad s_i = exp(log_scale) * direction, per example; the factor apart, since it may underflow."""
+
+    direction: Float[Tensor, "b ..."]
+    log_scale: Float[Tensor, " b"]
+    s: Float[Tensor, "n b"]
+    """The soft margins met on the way."""
+
+
+def mean_gradient(
+    models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "loss"
+) -> MeanGradient:
+    """(1/n) sum_i w(s_i) grad s_i for one of the objectives in LOG_WEIGHTS.
+
+    One graph at a time, so memory does not grow with n.  Weights are exp(log w_i - running maximum): the mean stays
+    exact where every w_i underflows.
+    """
+    log_weight = LOG_WEIGHTS[objective]
+    total = torch.zeros_like(x)
+    top = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
+    margins = []
+    for f in models:
+        s, g = input_gradient(f, x, y)
+        margins.append(s)
+        log_w = log_weight(s)
+        new_top = torch.maximum(top, log_w)
+        total = _scaled(total, (top - new_top).exp()) + _scaled(g, (log_w - new_top).exp())
+        top = new_top
+    if not margins:
+        raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
+    return MeanGradient(total / len(margins), top, torch.stack(margins))
+
+
+def _scaled(g: Float[Tensor, "b ..."], factor: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+    return g * factor.reshape(-1, *(1,) * (g.dim() - 1))
