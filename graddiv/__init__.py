@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from graddiv.directions import GradDiv as GradDiv
     from graddiv.errors import GradDivError as GradDivError
     from graddiv.networks import Dirac as Dirac
     from graddiv.networks import RandomizedNetwork as RandomizedNetwork
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from graddiv.networks import rse as rse
 
 _HOME = {
+    "GradDiv": "graddiv.directions",
     "GradDivError": "graddiv.errors",
     "Dirac": "graddiv.networks",
     "RandomizedNetwork": "graddiv.networks",

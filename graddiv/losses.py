@@ -7,7 +7,7 @@ from torch.nn import functional
 
 
 def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """s = log sum_{j != y} exp z_j - z_y, the log-odds against the label.
+    """S = log sum_{j != y} exp z_j - z_y, the log-odds against the label.
 
     Cross-entropy is softplus(s), so its gradient sigmoid(s) grad s points where grad s points; but grad s does not
     vanish, nor lose its direction to rounding, when the network is sure of itself.

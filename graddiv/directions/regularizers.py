@@ -55,7 +55,7 @@ def dpp(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     """R_DPP = -log det(V^T V), V = [v_1 .. v_n]: minus the log squared volume that the unit gradients span."""
     n = len(v)
     ridge = DPP_DELTA * torch.eye(n, dtype=torch.float64, device=v.device)
-    factor = torch.linalg.cholesky((cosines(v) + ridge) / (1 + DPP_DELTA))
+    factor: Tensor = torch.linalg.cholesky((cosines(v) + ridge) / (1 + DPP_DELTA))
     return -2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
@@ -78,4 +78,3 @@ def regularizer(name: str) -> Regularizer:
         near = get_close_matches(name, REGULARIZERS, n=1, cutoff=0.0)[0]
         raise GradDivError(f"unknown regularizer {name!r}, did you mean {near!r}? Known: {', '.join(REGULARIZERS)}")
     return REGULARIZERS[name]
-

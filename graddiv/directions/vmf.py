@@ -23,7 +23,8 @@ def mrl(v: Float[Tensor, "n b p"], q: float = 2.0) -> Float64[Tensor, " b"]:
 
     Biased upward by chance alone: about 1/sqrt(n) for uniform directions, so never compare it across n.
     """
-    return torch.linalg.vector_norm(v.double().mean(0), ord=q, dim=1)
+    rho: Tensor = torch.linalg.vector_norm(v.double().mean(0), ord=q, dim=1)
+    return rho
 
 
 def debiased_mrl(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
@@ -40,7 +41,8 @@ def norm_weighted_mrl(g: Float[Tensor, "n b ..."], log_w: Float[Tensor, "n b"] |
     if log_w is not None:
         log_w = log_w.double()
         g = g * (log_w - log_w.amax(0)).exp()[..., None]
-    return torch.linalg.vector_norm(g.mean(0), dim=1) / torch.linalg.vector_norm(g, dim=2).mean(0)
+    ratio: Tensor = torch.linalg.vector_norm(g.mean(0), dim=1) / torch.linalg.vector_norm(g, dim=2).mean(0)
+    return ratio
 
 
 def kappa_approximate(rho: Float[Tensor, "..."], p: int) -> Float64[Tensor, "..."]:
@@ -75,7 +77,7 @@ def mean_length(kappa: Float[Tensor, "..."], p: int) -> Float64[Tensor, "..."]:
 def log_density(
     v: Float[Tensor, "n b p"], mu: Float[Tensor, "b p"], kappa: Float[Tensor, " b"]
 ) -> Float64[Tensor, "n b"]:
-    """log pdf(v; mu, kappa) = kappa mu.v + (p/2-1) log kappa - p/2 log 2 pi - log I_{p/2-1}(kappa)."""
+    """Log pdf(v; mu, kappa) = kappa mu.v + (p/2-1) log kappa - p/2 log 2 pi - log I_{p/2-1}(kappa)."""
     p, kappa = v.shape[-1], kappa.double()
     _, log_bessel = _ratio_at(p / 2 - 1, kappa)
     log_c = (p / 2 - 1) * kappa.log() - p / 2 * math.log(2 * math.pi) - log_bessel
@@ -83,7 +85,7 @@ def log_density(
 
 
 def sample(mu: Float[Tensor, "b p"], kappa: Float[Tensor, " b"], n: int, seed: int) -> Float64[Tensor, "n b p"]:
-    """v = w mu + sqrt(1 - w^2) u, u uniform on the sphere orthogonal to mu: n draws for each example (Wood 1994).
+    """V = w mu + sqrt(1 - w^2) u, u uniform on the sphere orthogonal to mu: n draws for each example (Wood 1994).
 
     w has density proportional to exp(kappa w) (1 - w^2)^((p-3)/2); it is drawn by rejection from an envelope.
     """
@@ -111,7 +113,7 @@ def _cosine_to_mean(rng: np.random.Generator, kappa: np.ndarray, n: int, p: int)
 
 
 def _ratio_at(order: float, x: Float64[Tensor, "..."]) -> tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]]:
-    """r = I_{order+1}(x) / I_order(x) and log I_order(x).
+    """R = I_{order+1}(x) / I_order(x) and log I_order(x).
 
     Both come from an asymptotic series at a high order, carried down by r_{j-1} = 1 / (2j/x + r_j).  The recurrence
     multiplies errors by r^2 < 1; where x is so large that r is near 1, the series is exact to rounding already.
@@ -125,7 +127,7 @@ def _ratio_at(order: float, x: Float64[Tensor, "..."]) -> tuple[Float64[Tensor, 
 
 
 def _ratio_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """Three terms, in powers of 1/s, of the solution of r' = 1 - r^2 - 2 m r / x, where m = order + 1/2, s^2 = m^2 + x^2."""
+    """Solve r' = 1 - r^2 - 2 m r / x, m = order + 1/2, to three terms in powers of 1/s, s^2 = m^2 + x^2."""
     m = order + 0.5
     s = torch.hypot(x, torch.full_like(x, m))
     r0 = x / (m + s)
@@ -136,7 +138,7 @@ def _ratio_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, ".
 
 
 def _log_bessel_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """log I_order(x) for a high order, uniformly in x: Debye's expansion (DLMF 10.41.3) to the third term."""
+    """Log I_order(x) for a high order, uniformly in x: Debye's expansion (DLMF 10.41.3) to the third term."""
     s = torch.hypot(x, torch.full_like(x, order))
     t = order / s
     u1 = (3 * t - 5 * t**3) / 24

@@ -1,0 +1,88 @@
+"""How much one step can raise the expected loss: Delta(alpha g), and Theorem 1's bound on it.
+
+Delta(alpha g) = E[l_F(X + alpha g) - l_F(X)] = alpha g^.g + O(alpha^2), with g^ = E grad l_F(X).
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from graddiv.directions.gradients import ZERO, directions, input_gradient
+from graddiv.directions.vmf import mrl
+from graddiv.errors import GradDivError
+from graddiv.losses import ce
+from graddiv.networks import SampleModel
+
+DUAL = {2.0: 2.0, torch.inf: 1.0}
+"""p -> q with 1/p + 1/q = 1, for the norms of the two perturbation balls."""
+
+
+def loss_increase(
+    models: Iterable[SampleModel],
+    x: Float[Tensor, "b ..."],
+    y: Int64[Tensor, " b"],
+    delta: Float[Tensor, "b ..."],
+) -> Float64[Tensor, " b"]:
+    """Delta(delta) = 1/n sum_i l_{f_i}(x + delta) - l_{f_i}(x), by evaluation; l is the cross-entropy."""
+    with torch.no_grad():
+        increases = [ce(f(x + delta).double(), y) - ce(f(x).double(), y) for f in models]
+    return torch.stack(increases).mean(0)
+
+
+class BoundReport(NamedTuple):
+    """Theorem 1 at each example, for steps of length alpha in the l_p ball; expectations are means over n gradients."""
+
+    first_order: Float64[Tensor, " b"]
+    """alpha |E g|_q: the largest increase to first order, attained by EOT's own step."""
+    theorem: Float64[Tensor, " b"]
+    """alpha M_X rho_q, with M_X = max_i |g_i|_2: what Theorem 1 gives."""
+    tightness: Float64[Tensor, " b"]
+    """first_order / theorem: 1 where the bound is attained, near 0 where it says little, above 1 where it fails."""
+    holds: Bool[Tensor, " b"]
+    """Whether first_order <= theorem.  The proof assumes norm and direction uncorrelated, and needs it."""
+    correlation: Float64[Tensor, " b"]
+    """Correlation, over the n gradients, of |g_i| with the cosine between g_i and E g; 0 where norms are equal."""
+    excess: Float64[Tensor, " b"]
+    """|E g|_q / (E|g| rho_q): 1 where norm and direction are uncorrelated, above 1 where unequal norms help EOT."""
+
+
+def theorem1(
+    models: Sequence[SampleModel], x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], alpha: float, norm: float
+) -> BoundReport:
+    """Delta(alpha g) <= alpha M_X rho_q + O(alpha^2) for |g|_p <= 1, 1/p + 1/q = 1: the bound and how it fares.
+
+    norm is p, the norm of the ball: 2 or infinity.  An example all of whose gradients are 0 has NaN ratios.
+    """
+    if norm not in DUAL:
+        raise GradDivError(f"norm is {norm}, expected 2 or infinity")
+    q = DUAL[norm]
+    s, g = map(torch.stack, zip(*(input_gradient(f, x, y) for f in models), strict=True))
+    g = logsigmoid(s.double()).exp()[..., None] * g.flatten(2).double()  # grad of the loss: sigmoid(s) grad s
+    lengths, mean_g = torch.linalg.vector_norm(g, dim=2), g.mean(0)
+    rho_q = mrl(directions(_rescaled(g)).v, q)
+    first_order = alpha * torch.linalg.vector_norm(mean_g, ord=q, dim=1)
+    bound = alpha * lengths.amax(0) * rho_q
+    return BoundReport(
+        first_order=first_order,
+        theorem=bound,
+        tightness=first_order / bound,
+        holds=first_order <= bound * (1 + 1e-9),
+        correlation=_correlation(lengths, torch.cosine_similarity(g, mean_g[None], dim=2)),
+        excess=first_order / (alpha * lengths.mean(0) * rho_q),
+    )
+
+
+def _rescaled(g: Float64[Tensor, "n b p"]) -> Float64[Tensor, "n b p"]:
+    """The same directions, away from the threshold below which a gradient counts as 0."""
+    top = g.abs().amax((0, 2), keepdim=True)
+    return torch.where(top > 0, g / top.clamp_min(torch.finfo(g.dtype).tiny), 0.0)
+
+
+def _correlation(a: Float64[Tensor, "n b"], b: Float64[Tensor, "n b"]) -> Float64[Tensor, " b"]:
+    a, b = a - a.mean(0), b - b.mean(0)
+    spread = (a.square().mean(0) * b.square().mean(0)).sqrt()
+    return torch.where(spread > ZERO, (a * b).mean(0) / spread.clamp_min(ZERO), 0.0)

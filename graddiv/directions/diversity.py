@@ -1,0 +1,198 @@
+"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss."""
+
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Float64, Int64
+from torch import Tensor, nn
+
+from graddiv.directions.gradients import directions, input_gradient
+from graddiv.directions.regularizers import mean, regularizer
+from graddiv.errors import GradDivError
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.seeding import fold
+
+
+def ramp(step: int, warmup: int, rampup: int) -> float:
+    """0 for `warmup` steps, then linear from 0 to 1 over `rampup` steps, then 1."""
+    if step < warmup:
+        return 0.0
+    return min(1.0, (step - warmup) / rampup) if rampup else 1.0
+
+
+class Parts(NamedTuple):
+    """What the last call found, for the log; only lam where nothing was computed because it was 0."""
+
+    lam: float
+    R: Float64[Tensor, ""] | None = None
+    masked: Int64[Tensor, ""] | None = None
+    """How many examples were left out of R because a gradient of theirs is 0."""
+    cosine: Float64[Tensor, ""] | None = None
+    """Mean cosine between the n gradients of an example, over the examples that count."""
+
+
+class GradDiv(nn.Module):
+    """lambda(step) * 1/b sum_x R(v_1(x) .. v_n(x)), v_i the unit input gradients of n sample models drawn at this step.
+
+        diversity = GradDiv("dpp", lam=1.0, n=3, warmup=600, rampup=6000)  # periods in steps
+        loss = task_loss + diversity(F, x, y, step=step)
+
+    Batch norm uses its running statistics; nothing is computed while lambda is 0; `parts` keeps what was found.
+    The n graphs are alive at once.  With low_memory=True the same gradient comes in two passes with the memory of one
+    graph: g_i and a_i = dR/dg_i first, then d<g_i, a_i>/dtheta for one model after the other.
+    """
+
+    def __init__(
+        self,
+        name: str = "dpp",
+        lam: float = 1.0,
+        n: int = 3,
+        *,
+        warmup: int = 0,
+        rampup: int = 0,
+        low_memory: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        if n < 2:
+            raise GradDivError(f"n is {n}, expected at least 2: one gradient alone is neither diverse nor concentrated")
+        for argument, value in (("lam", lam), ("warmup", warmup), ("rampup", rampup)):
+            if not value >= 0:
+                raise GradDivError(f"{argument} is {value}, expected a number >= 0")
+        self.name, self.regularizer = name, regularizer(name)
+        self.lam, self.n, self.warmup, self.rampup = lam, n, warmup, rampup
+        self.low_memory, self.seed = low_memory, seed
+        self.parts = Parts(lam=0.0)
+        self._met_network = False
+
+    def forward(
+        self,
+        F: RandomizedNetwork,
+        x: Float[Tensor, "b ..."],
+        y: Int64[Tensor, " b"],
+        *,
+        step: int,
+        ids: Int64[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return lambda(step) R(x; theta).
+
+        `step` addresses the noise, so a resumed run draws the same again.  With `ids`, the data-set indices of the
+        batch, noise on activations (RSE, MI) is drawn for each example apart.
+        """
+        _check_arguments(F, x, y)
+        lam = self.lam * ramp(step, self.warmup, self.rampup)
+        self.parts = Parts(lam)
+        if lam == 0:
+            return x.new_zeros(())
+        seeds = [fold(self.seed, "graddiv", step, i) for i in range(self.n)]
+        with running_statistics(F):
+            if self.low_memory and torch.is_grad_enabled():
+                parameters = [p for p in F.parameters() if p.requires_grad]
+                R = _with_gradient(lambda: self._in_two_passes(F, seeds, x, y, ids, parameters), parameters)
+            else:
+                R = self._with_all_graphs(F, seeds, x, y, ids)
+        self._warn_if_deterministic()
+        return lam * R.to(x.dtype)
+
+    def _with_all_graphs(
+        self, F: RandomizedNetwork, seeds: list[int], x: Tensor, y: Tensor, ids: Tensor | None
+    ) -> Float64[Tensor, ""]:
+        wanted, theta = torch.is_grad_enabled(), F.theta()
+        models = (F.bind(F.draw(seed, ids), theta) for seed in seeds)
+        return self._R(torch.stack([input_gradient(f, x, y, create_graph=wanted)[1] for f in models]))
+
+    def _in_two_passes(
+        self,
+        F: RandomizedNetwork,
+        seeds: list[int],
+        x: Tensor,
+        y: Tensor,
+        ids: Tensor | None,
+        parameters: Sequence[Tensor],
+    ) -> tuple[Float64[Tensor, ""], list[Tensor | None]]:
+        """R and dR/dtheta = sum_i d<g_i, a_i>/dtheta with a_i = dR/dg_i; noise is drawn again, not kept."""
+        *others, last = seeds
+        with torch.no_grad():
+            theta = F.theta()
+            g = [input_gradient(F.bind(F.draw(seed, ids), theta), x, y)[1] for seed in others]
+        with torch.enable_grad():
+            live = input_gradient(F.bind(F.draw(last, ids)), x, y, create_graph=True)[1]  # its graph serves both passes
+            leaves = torch.stack([*g, live.detach()]).requires_grad_()
+            R = self._R(leaves)
+            *a, a_last = torch.autograd.grad(R, leaves)[0]
+            gradient: list[Tensor | None] = list(torch.autograd.grad(live, parameters, a_last, allow_unused=True))
+            for seed, a_i in zip(others, a, strict=True):
+                del live  # one graph at a time
+                live = input_gradient(F.bind(F.draw(seed, ids)), x, y, create_graph=True)[1]
+                more = torch.autograd.grad(live, parameters, a_i, allow_unused=True)
+                for k, part in enumerate(more):
+                    gradient[k] = _sum(gradient[k], part)
+        return R.detach(), gradient
+
+    def _R(self, g: Float[Tensor, "n b ..."]) -> Float64[Tensor, ""]:
+        """1/b sum_x R(v_1(x) .. v_n(x)), examples with a zero gradient counting 0."""
+        v, usable = directions(g)
+        R = torch.where(usable, self.regularizer(v), 0.0).mean()
+        with torch.no_grad():
+            cosine = torch.where(usable, mean(v), 0.0).sum() / usable.sum()
+            self.parts = self.parts._replace(R=R.detach(), masked=(~usable).sum(), cosine=cosine)
+        return R
+
+    def _warn_if_deterministic(self) -> None:
+        """Say once, at the first batch, that equal gradients cannot be made diverse."""
+        if not self._met_network and self.parts.cosine is not None and self.parts.cosine > 1 - 1e-9:
+            warnings.warn(
+                f"GradDiv: the {self.n} sample models have the same gradient at every example, so this network is "
+                "deterministic and R can teach it nothing; make it random (bayesian, rse, pni, or randomize for a "
+                "module with dropout of its own)",
+                stacklevel=3,
+            )
+        self._met_network = True
+
+    def extra_repr(self) -> str:
+        return f"{self.name!r}, lam={self.lam}, n={self.n}, warmup={self.warmup}, rampup={self.rampup}"
+
+
+def _sum(p: Tensor | None, q: Tensor | None) -> Tensor | None:
+    """P + q, where None is the gradient of a parameter that has no part in it."""
+    return q if p is None else p if q is None else p + q
+
+
+def _with_gradient(compute: Callable[[], tuple[Tensor, list[Tensor | None]]], theta: Sequence[Tensor]) -> Tensor:
+    value: Tensor = _WithGradient.apply(compute, *theta)  # type: ignore[no-untyped-call]
+    return value
+
+
+class _WithGradient(torch.autograd.Function):
+    """A value whose gradient with respect to theta was computed along with it; a node that DDP can see."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, compute: Callable[[], tuple[Tensor, list[Tensor | None]]], *theta: Tensor
+    ) -> Float64[Tensor, ""]:
+        value, ctx.gradient = compute()
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(None if g is None else g * upstream[0].to(g.dtype) for g in ctx.gradient)
+
+
+def _check_arguments(F: RandomizedNetwork, x: Tensor, y: Tensor) -> None:
+    if not isinstance(F, RandomizedNetwork):
+        raise GradDivError(
+            f"F is a {type(F).__name__}, expected a RandomizedNetwork: "
+            "make one of a stochastic module with randomize(module)"
+        )
+    if any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in F.modules()):
+        raise GradDivError(
+            "the network is compiled with torch.compile, which has no double backward, and GradDiv differentiates "
+            "gradients: pass the module as it was before torch.compile"
+        )
+    if y.dim() != 1 or len(y) != len(x) or y.dtype != torch.int64:
+        raise GradDivError(
+            f"y has shape {tuple(y.shape)} and type {y.dtype}, "
+            f"expected one int64 label for each of the {len(x)} examples"
+        )
