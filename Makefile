@@ -35,4 +35,4 @@ demo: $(READY)
 	$(BIN)/python examples/sample_models.py
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.sampling
+	$(BIN)/python -m benchmarks.regularizer $(ARGS)

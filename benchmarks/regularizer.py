@@ -1,0 +1,111 @@
+"""A GradDiv step on the paper's Bayesian mnist_cnn: against the naive step, and against the arithmetic floor.
+
+naive: n graphs of cross-entropy with create_graph, weights through exp each time, default memory format and malloc.
+floor: n x 3 x (one plain forward + input backward) of the same architecture, in the best format: the six
+forward-equivalents of a double backward, were each of them as cheap as a forward.
+"""
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn import functional
+
+from benchmarks.harness import arguments, compete, measure, report
+from graddiv import GradDiv, bayesian
+from graddiv.networks import GaussianNetwork, mnist_cnn
+from graddiv.performance import channels_last, keep_memory
+from graddiv.seeding import generator
+
+N = 3
+LEVERS = ["ours", "ours, default format", "ours, default malloc", "ours, neither"]
+
+
+def batch(size: int) -> tuple[Tensor, Tensor]:
+    g = generator(0)
+    return torch.rand(size, 1, 28, 28, generator=g), torch.randint(10, (size,), generator=g)
+
+
+def naive_step(F: GaussianNetwork, x: Tensor, y: Tensor, n: int) -> None:
+    mu = dict(F.module.named_parameters())
+    x = x.clone().requires_grad_()
+    v = []
+    for _ in range(n):
+        sigma = {name: torch.exp(F.log_sigma[name.replace(".", "/")]) for name in mu}
+        weights = {name: mu[name] + sigma[name] * torch.randn_like(mu[name]) for name in mu}
+        loss = functional.cross_entropy(functional_call(F.module, weights, (x,)), y)
+        (g,) = torch.autograd.grad(loss, x, create_graph=True)
+        v.append(functional.normalize(g.flatten(1), dim=1))
+    stacked = torch.stack(v, dim=1)
+    F.zero_grad()
+    (-torch.logdet(stacked @ stacked.mT)).mean().backward()
+
+
+def floor_step(F: GaussianNetwork, x: Tensor, y: Tensor, n: int) -> None:
+    weights = {name: p.detach() for name, p in F.module.named_parameters()}
+    for _ in range(3 * n):
+        x = x.detach().requires_grad_()
+        torch.autograd.grad(functional.cross_entropy(functional_call(F.module, weights, (x,)), y), x)
+
+
+def our_step(F: GaussianNetwork, x: Tensor, y: Tensor, diversity: GradDiv) -> None:
+    F.zero_grad()
+    diversity(F, x, y, step=0).backward()
+
+
+def run(contestant: str, quick: bool) -> None:
+    """Names are '<who>[, <lever left out>][, n=<n>]'."""
+    torch.set_num_threads(1)
+    who, *options = contestant.split(", ")
+    n = next((int(option[2:]) for option in options if option.startswith("n=")), N)
+    tuned = who != "naive"
+    if tuned and not {"default malloc", "neither"} & set(options):
+        keep_memory()
+    F = bayesian(mnist_cnn(0.25 if quick else 1.0), 0.05)
+    x, y = batch(32 if quick else 128)
+    if tuned and not {"default format", "neither"} & set(options):
+        F, x = channels_last(F), channels_last(x)
+    repeats = 2 if n > N else 5
+    match who:
+        case "naive":
+            measure(lambda: naive_step(F, x, y, n), repeats)
+        case "floor":
+            measure(lambda: floor_step(F, x, y, n), repeats)
+        case "ours" | "low memory":
+            diversity = GradDiv("dpp", n=n, low_memory=who == "low memory")
+            measure(lambda: our_step(F, x, y, diversity), repeats)
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if options.contestant:
+        run(options.contestant, options.quick)
+        return
+    print("GradDiv step, Bayesian mnist_cnn, batch 128, n = 3, one thread" if not options.quick else "quick: width 1/4")
+    found = compete("benchmarks.regularizer", ["naive", "floor", *LEVERS, "low memory"], options.quick, rounds=3)
+    sizes = (5, 10) if options.quick else (5, 10, 20)
+    by_n = compete(
+        "benchmarks.regularizer", [f"{who}, n={n}" for n in sizes for who in ("ours", "low memory")], options.quick, 1
+    )
+
+    def seconds(a: str, b: str) -> float:
+        return found[a]["seconds"] / found[b]["seconds"]
+
+    ratios = {
+        "graddiv_step/naive": seconds("ours", "naive"),
+        "graddiv_step/floor": seconds("ours", "floor"),
+        "low_memory_step/naive": seconds("low memory", "naive"),
+        "low_memory_memory/naive": found["low memory"]["megabytes"] / found["naive"]["megabytes"],
+        "lever channels_last: without/with": seconds("ours, default format", "ours"),
+        "lever malloc: without/with": seconds("ours, default malloc", "ours"),
+        "lever both: without/with": seconds("ours, neither", "ours"),
+    }
+    for n in sizes:
+        for who, base in (("ours", "graddiv"), ("low memory", "low_memory")):
+            at_n = by_n[f"{who}, n={n}"]
+            ratios[f"{base}_time n={n}/n=3"] = at_n["seconds"] / found[who]["seconds"]
+            ratios[f"{base}_memory n={n}/n=3"] = at_n["megabytes"] / found[who]["megabytes"]
+    report(ratios, options.json)
+
+
+if __name__ == "__main__":
+    main()
