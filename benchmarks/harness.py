@@ -52,7 +52,7 @@ def compete(module: str, contestants: list[str], quick: bool, rounds: int = 2) -
             found = json.loads(done.stdout.splitlines()[-1])
             known = results.get(name, found)
             results[name] = {key: min(found[key], known[key]) for key in found}
-            print(f"  round {turn + 1}: {name:<24} {found['seconds']:7.3f} s {found['megabytes']:7.0f} MB", flush=True)
+            print(f"  round {turn + 1}: {name:<32} {found['seconds']:7.3f} s {found['megabytes']:7.0f} MB", flush=True)
     return results
 
 

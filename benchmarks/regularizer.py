@@ -5,6 +5,8 @@ floor: n x 3 x (one plain forward + input backward) of the same architecture, in
 forward-equivalents of a double backward, were each of them as cheap as a forward.
 """
 
+from contextlib import nullcontext
+
 import torch
 from torch import Tensor
 from torch.func import functional_call
@@ -12,12 +14,18 @@ from torch.nn import functional
 
 from benchmarks.harness import arguments, compete, measure, report
 from graddiv import GradDiv, bayesian
+from graddiv.directions import gradients
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.seeding import generator
 
 N = 3
-LEVERS = ["ours", "ours, default format", "ours, default malloc", "ours, neither"]
+LEVERS = {
+    "channels_last": "default format",
+    "malloc": "default malloc",
+    "double_backward": "torch's double backward",
+    "all three": "default format, default malloc, torch's double backward",
+}
 
 
 def batch(size: int) -> tuple[Tensor, Tensor]:
@@ -53,16 +61,18 @@ def our_step(F: GaussianNetwork, x: Tensor, y: Tensor, diversity: GradDiv) -> No
 
 
 def run(contestant: str, quick: bool) -> None:
-    """Names are '<who>[, <lever left out>][, n=<n>]'."""
+    """Names are '<who>[, <lever left out>]...[, n=<n>]'."""
     torch.set_num_threads(1)
     who, *options = contestant.split(", ")
     n = next((int(option[2:]) for option in options if option.startswith("n=")), N)
     tuned = who != "naive"
-    if tuned and not {"default malloc", "neither"} & set(options):
+    if tuned and "default malloc" not in options:
         keep_memory()
+    if "torch's double backward" in options:
+        gradients.efficient_double_backward = gradients.inputs_only = nullcontext  # type: ignore[assignment, misc]
     F = bayesian(mnist_cnn(0.25 if quick else 1.0), 0.05)
     x, y = batch(32 if quick else 128)
-    if tuned and not {"default format", "neither"} & set(options):
+    if tuned and "default format" not in options:
         F, x = channels_last(F), channels_last(x)
     repeats = 2 if n > N else 5
     match who:
@@ -81,7 +91,8 @@ def main() -> None:
         run(options.contestant, options.quick)
         return
     print("GradDiv step, Bayesian mnist_cnn, batch 128, n = 3, one thread" if not options.quick else "quick: width 1/4")
-    found = compete("benchmarks.regularizer", ["naive", "floor", *LEVERS, "low memory"], options.quick, rounds=3)
+    contestants = ["naive", "floor", "ours", "low memory", *(f"ours, {without}" for without in LEVERS.values())]
+    found = compete("benchmarks.regularizer", contestants, options.quick, rounds=3)
     sizes = (5, 10) if options.quick else (5, 10, 20)
     by_n = compete(
         "benchmarks.regularizer", [f"{who}, n={n}" for n in sizes for who in ("ours", "low memory")], options.quick, 1
@@ -95,10 +106,8 @@ def main() -> None:
         "graddiv_step/floor": seconds("ours", "floor"),
         "low_memory_step/naive": seconds("low memory", "naive"),
         "low_memory_memory/naive": found["low memory"]["megabytes"] / found["naive"]["megabytes"],
-        "lever channels_last: without/with": seconds("ours, default format", "ours"),
-        "lever malloc: without/with": seconds("ours, default malloc", "ours"),
-        "lever both: without/with": seconds("ours, neither", "ours"),
     }
+    ratios |= {f"without {lever}/with": seconds(f"ours, {without}", "ours") for lever, without in LEVERS.items()}
     for n in sizes:
         for who, base in (("ours", "graddiv"), ("low memory", "low_memory")):
             at_n = by_n[f"{who}, n={n}"]

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
+from graddiv.directions.double_backward import efficient_double_backward, inputs_only
 from graddiv.errors import GradDivError
 from graddiv.losses import soft_margin
 from graddiv.networks import SampleModel
@@ -26,9 +27,15 @@ def input_gradient(
     """Return s(f(x), y) and grad_x s, per example; works inside a caller's no_grad."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
-        s = soft_margin(f(x), y)
-        (g,) = torch.autograd.grad(s.sum(), x, create_graph=create_graph)
-    return s if create_graph else s.detach(), g
+        if not create_graph:
+            s = soft_margin(f(x), y)
+            (g,) = torch.autograd.grad(s.sum(), x)
+            return s.detach(), g
+        with efficient_double_backward():
+            s = soft_margin(f(x), y)
+        with inputs_only():
+            (g,) = torch.autograd.grad(s.sum(), x, create_graph=True)
+        return s, g
 
 
 class Directions(NamedTuple):

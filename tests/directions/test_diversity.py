@@ -31,13 +31,10 @@ def gradient(F: RandomizedNetwork, value: Tensor) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("low_memory", [False, True])
-@pytest.mark.parametrize("activation", [nn.ReLU, nn.Tanh])
 @pytest.mark.parametrize("kind", STOCHASTIC)
 @pytest.mark.parametrize("name", REGULARIZERS)
-def test_value_and_gradient_are_those_of_the_naive_formula(
-    name: str, kind: str, activation: type[nn.Module], low_memory: bool
-) -> None:
-    F, x, y = network(kind, activation, batch_norm=True).eval(), images(5), labels(5)
+def test_value_and_gradient_are_those_of_the_naive_formula(name: str, kind: str, low_memory: bool) -> None:
+    F, x, y = network(kind, nn.ReLU, batch_norm=True).eval(), images(5), labels(5)
     ours = GradDiv(name, lam=0.7, n=3, low_memory=low_memory)(F, x, y, step=11)
     theirs = 0.7 * naive(F, x, y, name, 3, 11)
     assert torch.allclose(ours, theirs)
