@@ -32,7 +32,7 @@ lint: $(READY)
 
 demo: $(READY)
 	$(BIN)/graddiv doctor
-	$(BIN)/python examples/sample_models.py
+	$(BIN)/python examples/graddiv_in_your_loop.py
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.regularizer $(ARGS)
