@@ -1,3 +1,5 @@
+import platform
+
 import torch
 
 from graddiv.networks import mnist_cnn
@@ -28,4 +30,4 @@ def test_what_is_not_a_batch_of_images_is_left_alone() -> None:
 
 
 def test_keeping_memory_can_be_asked_for_twice() -> None:
-    assert keep_memory() == keep_memory()
+    assert keep_memory() == keep_memory() == (platform.libc_ver()[0] == "glibc")

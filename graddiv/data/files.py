@@ -39,16 +39,24 @@ def search_path(root: Root = None) -> list[Path]:
     where torchvision's users keep theirs, and the folder that `graddiv data fetch` writes to by default.
     """
     if root is not None:
-        return [Path(root).expanduser()]
-    listed = [Path(entry).expanduser() for entry in os.environ.get("GRADDIV_DATA", "").split(os.pathsep) if entry]
+        return [_expanded(root)]
+    listed = [_expanded(entry) for entry in os.environ.get("GRADDIV_DATA", "").split(os.pathsep) if entry]
     return [*listed, Path.cwd() / "data", Path.home() / "data", Path.home() / "datasets", cache_folder() / "data"]
+
+
+def _expanded(folder: str | Path) -> Path:
+    try:
+        return Path(folder).expanduser()
+    except RuntimeError as error:  # ~name of nobody
+        raise GradDivError(f"data root {folder} names the home of an unknown user, expected a folder") from error
 
 
 def fetch_root(source: Source, root: Root = None) -> Path:
     """Folder to download to: where part of the data set is already, else the first of $GRADDIV_DATA, else the cache."""
-    begun = next(filter(None, (locate(source, file, root) for file in source.all_files)), None)
-    if begun is not None:
-        return begun.root
+    copies = [copy for copy in (locate(source, file, root) for file in source.all_files) if copy is not None]
+    wrong = [copy for copy in copies if md5_of(copy.path) != copy.md5]  # a wrong copy hides what is fetched elsewhere
+    if copies:
+        return (wrong or copies)[0].root
     chosen = root is not None or os.environ.get("GRADDIV_DATA")
     return search_path(root)[0 if chosen else -1]
 

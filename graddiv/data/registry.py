@@ -1,6 +1,5 @@
 """The known data sets, by name."""
 
-import difflib
 from pathlib import Path
 
 import torch
@@ -12,7 +11,7 @@ from graddiv.data.augment import crop_and_flip
 from graddiv.data.dataset import Dataset
 from graddiv.data.files import verified
 from graddiv.data.source import Part, Source
-from graddiv.errors import GradDivError
+from graddiv.errors import unknown
 
 SOURCES: dict[str, Source] = {module.SOURCE.name: module.SOURCE for module in (mini, mnist, cifar10, stl10, synthetic)}
 
@@ -27,7 +26,7 @@ def names() -> tuple[str, ...]:
 def lookup(name: str) -> Source:
     """The data set's entry in the registry."""
     if name not in SOURCES:
-        raise _unknown("data set", name, names())
+        raise unknown("data set", name, names())
     return SOURCES[name]
 
 
@@ -39,7 +38,7 @@ def load(name: str, split: str = "train", root: str | Path | None = None) -> Dat
     """
     source = lookup(name)
     if split not in SPLITS:
-        raise _unknown("split", split, SPLITS)
+        raise unknown("split", split, SPLITS)
     part: Part = "test" if split == "test" else "train"
     paths = [verified(source, file, root) for file in source.files.get(part, ())]
     images, labels, ids = map(torch.from_numpy, source.read(part, paths, source.sizes[part]))
@@ -56,9 +55,3 @@ def augmented(
 ) -> Float32[Tensor, "b c h w"]:
     """A training batch as the paper shows it: cropped and flipped for CIFAR-10 and STL-10, as it is for the others."""
     return crop_and_flip(images, ids, seed, epoch) if lookup(name).crop_and_flip else images
-
-
-def _unknown(kind: str, value: str, known: tuple[str, ...]) -> GradDivError:
-    nearest = difflib.get_close_matches(value, known, n=1, cutoff=0.5)
-    hint = f" (did you mean '{nearest[0]}'?)" if nearest else ""
-    return GradDivError(f"unknown {kind} '{value}'{hint}, expected one of {', '.join(known)}")

@@ -88,8 +88,8 @@ class GradDiv(nn.Module):
             return x.new_zeros(())
         seeds = [fold(self.seed, "graddiv", step, i) for i in range(self.n)]
         with running_statistics(F):
-            if self.low_memory and torch.is_grad_enabled():
-                parameters = [p for p in F.parameters() if p.requires_grad]
+            parameters = [p for p in F.parameters() if p.requires_grad]
+            if self.low_memory and parameters and torch.is_grad_enabled():
                 R = _with_gradient(lambda: self._in_two_passes(F, seeds, x, y, ids, parameters), parameters)
             else:
                 R = self._with_all_graphs(F, seeds, x, y, ids)
@@ -134,9 +134,9 @@ class GradDiv(nn.Module):
     def _R(self, g: Float[Tensor, "n b ..."]) -> Float64[Tensor, ""]:
         """1/b sum_x R(v_1(x) .. v_n(x)), examples with a zero gradient counting 0."""
         v, usable = directions(g)
-        R = torch.where(usable, self.regularizer(v), 0.0).mean()
+        R = torch.where(usable, self.regularizer(v), 0.0).sum() / max(len(usable), 1)
         with torch.no_grad():
-            cosine = torch.where(usable, mean(v), 0.0).sum() / usable.sum()
+            cosine = torch.where(usable, mean(v), 0.0).sum() / usable.sum().clamp_min(1)
             self.parts = self.parts._replace(R=R.detach(), masked=(~usable).sum(), cosine=cosine)
         return R
 
@@ -144,9 +144,9 @@ class GradDiv(nn.Module):
         """Say once, at the first batch, that equal gradients cannot be made diverse."""
         if not self._met_network and self.parts.cosine is not None and self.parts.cosine > 1 - 1e-9:
             warnings.warn(
-                f"GradDiv: the {self.n} sample models have the same gradient at every example, so this network is "
-                "deterministic and R can teach it nothing; make it random (bayesian, rse, pni, or randomize for a "
-                "module with dropout of its own)",
+                f"GradDiv: the {self.n} sample models have the same gradient direction at every example, as those of "
+                "a deterministic network have, and R can teach it nothing; make it random (bayesian, rse, pni, or "
+                "randomize for a module with dropout of its own)",
                 stacklevel=3,
             )
         self._met_network = True
@@ -181,15 +181,15 @@ class _WithGradient(torch.autograd.Function):
 
 
 def _check_arguments(F: RandomizedNetwork, x: Tensor, y: Tensor) -> None:
-    if not isinstance(F, RandomizedNetwork):
-        raise GradDivError(
-            f"F is a {type(F).__name__}, expected a RandomizedNetwork: "
-            "make one of a stochastic module with randomize(module)"
-        )
     if any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in F.modules()):
         raise GradDivError(
             "the network is compiled with torch.compile, which has no double backward, and GradDiv differentiates "
             "gradients: pass the module as it was before torch.compile"
+        )
+    if not isinstance(F, RandomizedNetwork):
+        raise GradDivError(
+            f"F is a {type(F).__name__}, expected a RandomizedNetwork: "
+            "make one of a stochastic module with randomize(module)"
         )
     if y.dim() != 1 or len(y) != len(x) or y.dtype != torch.int64:
         raise GradDivError(

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, unknown
 from graddiv.losses import soft_margin
 from graddiv.networks import SampleModel
 
@@ -25,6 +25,8 @@ def input_gradient(
     f: SampleModel, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], create_graph: bool = False
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
     """Return s(f(x), y) and grad_x s, per example; works inside a caller's no_grad."""
+    if torch.is_inference_mode_enabled():
+        raise GradDivError("input gradients were asked for inside torch.inference_mode(): use torch.no_grad() there")
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         if not create_graph:
@@ -51,12 +53,7 @@ def directions(g: Float[Tensor, "n b ..."]) -> Directions:
     """v_i = g_i / |g_i|_2."""
     g = g.flatten(2).double()
     norms = torch.linalg.vector_norm(g, dim=2, keepdim=True)
-    if not torch.isfinite(norms).all():
-        bad = int((~torch.isfinite(norms)).any(0).sum())
-        raise GradDivError(
-            f"the input gradients of {bad} of {g.shape[1]} examples are not finite: "
-            "the network's output there is NaN or infinite, look at its weights and at the input"
-        )
+    _check_finite(norms.sum((0, 2)))
     return Directions(g / norms.clamp_min(ZERO), (norms >= ZERO).all(0).squeeze(1))
 
 
@@ -86,6 +83,8 @@ def mean_gradient(
     One graph at a time, so memory does not grow with n.  Weights are exp(log w_i - running maximum): the mean stays
     exact where every w_i underflows.
     """
+    if objective not in LOG_WEIGHTS:
+        raise unknown("objective", objective, LOG_WEIGHTS)
     log_weight = LOG_WEIGHTS[objective]
     total = torch.zeros_like(x)
     top = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
@@ -99,7 +98,16 @@ def mean_gradient(
         top = new_top
     if not margins:
         raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
+    _check_finite(total.flatten(1).abs().sum(1))
     return MeanGradient(total / len(margins), top, torch.stack(margins))
+
+
+def _check_finite(lengths: Float[Tensor, " b"]) -> None:
+    if not (finite := torch.isfinite(lengths)).all():
+        raise GradDivError(
+            f"the input gradients of {int((~finite).sum())} of {len(lengths)} examples are not finite: "
+            "the network's output there is NaN or infinite, look at its weights and at the input"
+        )
 
 
 def _scaled(g: Float[Tensor, "b ..."], factor: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:

@@ -4,13 +4,12 @@ All of them see the gradients through their cosines, an n x n Gram matrix per ex
 """
 
 from collections.abc import Callable
-from difflib import get_close_matches
 
 import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from graddiv.errors import GradDivError
+from graddiv.errors import unknown
 
 Regularizer = Callable[[Float[Tensor, "n b p"]], Float64[Tensor, " b"]]
 
@@ -75,6 +74,5 @@ REGULARIZERS: dict[str, Regularizer] = {"kappa": kappa, "mean": mean, "dpp": dpp
 def regularizer(name: str) -> Regularizer:
     """Return the regularizer of that name."""
     if name not in REGULARIZERS:
-        near = get_close_matches(name, REGULARIZERS, n=1, cutoff=0.0)[0]
-        raise GradDivError(f"unknown regularizer {name!r}, did you mean {near!r}? Known: {', '.join(REGULARIZERS)}")
+        raise unknown("regularizer", name, REGULARIZERS)
     return REGULARIZERS[name]

@@ -24,7 +24,7 @@ def mrl(v: Float[Tensor, "n b p"], q: float = 2.0) -> Float64[Tensor, " b"]:
     Biased upward by chance alone: about 1/sqrt(n) for uniform directions, so never compare it across n.
     """
     rho: Tensor = torch.linalg.vector_norm(v.double().mean(0), ord=q, dim=1)
-    return rho
+    return rho.clamp_max(1) if q == 2 else rho  # equal directions: the sum of squares may round above 1
 
 
 def debiased_mrl(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
@@ -78,7 +78,8 @@ def log_density(
     v: Float[Tensor, "n b p"], mu: Float[Tensor, "b p"], kappa: Float[Tensor, " b"]
 ) -> Float64[Tensor, "n b"]:
     """Log pdf(v; mu, kappa) = kappa mu.v + (p/2-1) log kappa - p/2 log 2 pi - log I_{p/2-1}(kappa)."""
-    p, kappa = v.shape[-1], kappa.double()
+    _check_kappa(kappa)
+    p, kappa = v.shape[-1], kappa.double().clamp_min(1e-150)  # kappa = 0, the uniform law, is the limit
     _, log_bessel = _ratio_at(p / 2 - 1, kappa)
     log_c = (p / 2 - 1) * kappa.log() - p / 2 * math.log(2 * math.pi) - log_bessel
     return kappa * (mu.double() * v.double()).sum(-1) + log_c
@@ -91,11 +92,17 @@ def sample(mu: Float[Tensor, "b p"], kappa: Float[Tensor, " b"], n: int, seed: i
     """
     b, p = mu.shape
     mu = mu.double()
+    _check_kappa(kappa)
     rng = np.random.default_rng(seed)
     w = torch.from_numpy(_cosine_to_mean(rng, kappa.double().cpu().numpy(), n, p)).to(mu.device)[..., None]
     u = torch.from_numpy(rng.standard_normal((n, b, p))).to(mu.device)
     u = u - (u * mu).sum(-1, keepdim=True) * mu
     return w * mu + (1 - w**2).sqrt() * torch.nn.functional.normalize(u, dim=-1)
+
+
+def _check_kappa(kappa: Tensor) -> None:
+    if not ((kappa >= 0) & torch.isfinite(kappa)).all():
+        raise GradDivError(f"kappa lies in [{kappa.min():.4g}, {kappa.max():.4g}], expected finite numbers >= 0")
 
 
 def _cosine_to_mean(rng: np.random.Generator, kappa: np.ndarray, n: int, p: int) -> np.ndarray:

@@ -5,13 +5,12 @@ output channels, F(c) a linear layer, MP and AP max and average pooling by 2.
 """
 
 from collections.abc import Callable, Sequence
-from difflib import get_close_matches
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, unknown
 from graddiv.seeding import isolated
 
 
@@ -83,8 +82,7 @@ ARCHITECTURES: dict[str, Callable[..., nn.Sequential]] = {
 def architecture(name: str, width: float = 1.0, *, seed: int = 0) -> nn.Sequential:
     """Return a freshly initialised architecture by name."""
     if name not in ARCHITECTURES:
-        near = get_close_matches(name, ARCHITECTURES, n=1, cutoff=0.0)[0]
-        raise GradDivError(f"unknown network {name!r}, did you mean {near!r}? Known: {', '.join(ARCHITECTURES)}")
+        raise unknown("network", name, ARCHITECTURES)
     return ARCHITECTURES[name](width, seed=seed)
 
 

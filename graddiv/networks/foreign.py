@@ -8,10 +8,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, norm_layers, running_statistics
+from graddiv.networks.randomized import DROPOUT, Noise, RandomizedNetwork, Theta, norm_layers, running_statistics
 from graddiv.seeding import isolated
 
 
@@ -28,7 +27,7 @@ class ForeignNetwork(RandomizedNetwork):
 
     @property
     def pointwise(self) -> bool:
-        """Found by test at the first call of a sample model: f(x)[1:] == f(x[1:]).  Until then, False.
+        """Found by test at the first call with two rows or more: f(x)[1:] == f(x[1:]).  Until then, False.
 
         A dropout mask, for instance, falls on other rows when a batch is cut, so batches must then be kept together.
         """
@@ -50,7 +49,7 @@ class ForeignNetwork(RandomizedNetwork):
 
     def settle_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
         """Find out, once, whether it is pointwise; several seeds and rows, since masks may agree by chance."""
-        if self._pointwise is None and len(x) > 0:
+        if self._pointwise is None and len(x) > 1:
             self._pointwise = False  # the calls below come back here
             x = x[torch.arange(8, device=x.device) % len(x)]
             with torch.no_grad(), running_statistics(self):
@@ -79,14 +78,12 @@ class Reseeded:
         return logits
 
 
-def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = (_DropoutNd,)) -> ForeignNetwork:
+def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOUT) -> ForeignNetwork:
     """Make a `RandomizedNetwork` of any stochastic module that draws from the global random state when called.
 
     MC dropout, random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work
     unchanged.  `active` names the layer types that draw only in train mode and must go on drawing in eval mode.
     """
-    if isinstance(module, RandomizedNetwork):
-        raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
     return ForeignNetwork(module, active)
 
 

@@ -55,7 +55,7 @@ def bayesian(
     """Make every named parameter of `module` Gaussian, as Adv-BNN does: weights, biases, batch-norm scale and shift.
 
     init_sigma is the prior's sigma_0 unless given.  kl_scope="last" counts the classifier's KL alone, as the released
-    Adv-BNN code did by mistake for VGG.  batch_norm=False leaves the normalization layers deterministic.
+    Adv-BNN code did by mistake for VGG.  batch_norm=False leaves batch norm deterministic.
     """
     init_sigma = prior_sigma if init_sigma is None else init_sigma
     for name, value in (("prior_sigma", prior_sigma), ("init_sigma", init_sigma)):

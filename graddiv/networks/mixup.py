@@ -8,7 +8,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel, Theta, check_noise
+from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel, Theta, check_noise, check_rows
 from graddiv.seeding import uniform
 
 Partners = Literal["OL", "PL"]
@@ -45,6 +45,8 @@ class MixupNetwork(RandomizedNetwork):
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
         noise = check_noise(noise, {"partner": (None, len(self.members)), "choice": (None,)}, self.device)
+        if (last := int(noise["partner"].max())) >= len(self.pool):
+            raise GradDivError(f"noise names image {last} of a pool of {len(self.pool)}: it belongs to another network")
         f = super().bind(noise, theta)
         return Mixture(f, self.pool, noise["partner"], noise["choice"], self.lam, self.partners)
 
@@ -61,6 +63,7 @@ class Mixture:
     partners: Partners
 
     def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b k"]:
+        check_rows(len(self.partner), len(x))
         with torch.no_grad():
             predicted = self.f(x).argmax(1)
         # the choice-th class once the predicted one is left out
@@ -86,8 +89,14 @@ def mixup_inference(
         raise GradDivError(f"lam is {lam}, expected a number in (0, 1]: the weight of x in the mixture")
     if partners not in get_args(Partners):
         raise GradDivError(f"partners is {partners!r}, expected one of {get_args(Partners)}")
-    if len(images) != len(labels) or len(labels) == 0:
-        raise GradDivError(f"the pool has {len(images)} images and {len(labels)} labels, expected as many, and some")
+    if not images.is_floating_point():
+        raise GradDivError(
+            f"the pool's images are {images.dtype}, expected floats in the pixel range of x, as batch() gives"
+        )
+    if len(images) != len(labels) or len(labels) == 0 or labels.min() < 0:
+        raise GradDivError(
+            f"the pool has {len(images)} images and {len(labels)} labels, expected as many, some, and none below 0"
+        )
     classes = int(labels.max()) + 1
     members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(classes)]
     if classes < 2 or any(len(rows) == 0 for rows in members):

@@ -25,7 +25,8 @@ class PNINetwork(WeightNoise):
 
     def scale(self, name: str) -> Tensor:
         """Alpha * std(w)."""
-        scale: Tensor = self.alpha[key(name)] * self.module.get_parameter(name).detach().std()
+        w = self.module.get_parameter(name).detach()
+        scale: Tensor = self.alpha[key(name)] * w.std(correction=min(1, w.numel() - 1))  # one weight alone has std 0
         return scale
 
 
@@ -39,7 +40,8 @@ def pni(module: nn.Module, alpha: float = 0.25, *, granularity: Granularity = "l
     if granularity not in get_args(Granularity):
         raise GradDivError(f"granularity is {granularity!r}, expected one of {get_args(Granularity)}")
     layers = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-    weights = {f"{name}.weight".lstrip("."): m.weight for name, m in module.named_modules() if isinstance(m, layers)}
+    noisy = {id(m.weight) for m in module.modules() if isinstance(m, layers)}
+    weights = {name: p for name, p in module.named_parameters() if id(p) in noisy}
     if not weights:
         raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
     return PNINetwork(module, {name: torch.full_like(_cell(w, granularity), alpha) for name, w in weights.items()})

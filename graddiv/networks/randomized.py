@@ -13,12 +13,16 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.seeding import fold
 
 Noise = Mapping[str, Tensor] | int
 """The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself."""
+
+DROPOUT = (_DropoutNd,)
+"""Layers that draw by themselves in train mode."""
 
 SampleModel = Callable[[Tensor], Tensor]
 """f: an ordinary deterministic function x -> logits."""
@@ -27,13 +31,16 @@ SampleModel = Callable[[Tensor], Tensor]
 class RandomizedNetwork(nn.Module, ABC):
     """F = f_theta(., noise) with noise ~ p: `module` is the architecture, its parameters are (part of) theta.
 
-    Called under `torch.no_grad()`, `bind` realises the weights once and as constants: the fast path of attacks and of
-    prediction.  With gradients enabled the sample model is differentiable in theta, and any number of sample models
-    may be alive at once: this is the path of training.  The mode of the module (train or eval) is never touched.
+    Called under `torch.no_grad()`, `bind` realises the weights once and for the gradient they are constants: the fast
+    path of attacks and of prediction (bind again once theta has moved).  With gradients enabled the sample model is
+    differentiable in theta, and any number of sample models may be alive at once: this is the path of training.  The
+    mode of the module (train or eval) is never touched.
     """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        if isinstance(module, RandomizedNetwork):
+            raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
         self.module = module
 
     @property
@@ -68,7 +75,8 @@ class RandomizedNetwork(nn.Module, ABC):
 
     def sample(self, n: int, seed: int, batch: Int64[Tensor, " b"] | None = None) -> list[SampleModel]:
         """Return f_1 .. f_n ~ q_theta; the first 3 of 10 are the same as the first 3 of 3."""
-        theta = self.theta()
+        # With gradients, models must not share sigma's graph: a backward pass through one would free it for the others.
+        theta = None if torch.is_grad_enabled() else self.theta()
         return [self.bind(self.draw(fold(seed, "model", i), batch), theta) for i in range(n)]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -80,7 +88,8 @@ class RandomizedNetwork(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """The device of the parameters, on which noise is drawn."""
-        return next(self.module.parameters()).device
+        tensors = (t for group in (self.module.parameters(), self.module.buffers()) for t in group)
+        return next((tensor.device for tensor in tensors), torch.device("cpu"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,6 +108,11 @@ class Bound:
     tensors: Mapping[str, Tensor] = field(repr=False)
 
     def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        if any(isinstance(m, DROPOUT) and m.training for m in self.module.modules()):
+            raise GradDivError(
+                f"{type(self.module).__name__} has dropout in train mode, which draws behind the noise: "
+                "call .eval() on the network, or randomize(module) to make dropout its noise"
+            )
         logits: Tensor = functional_call(self.module, dict(self.tensors), (x,))
         return logits
 
@@ -142,13 +156,19 @@ def check_noise(
     return noise
 
 
+def check_rows(rows: int, batch: int) -> None:
+    """Refuse noise drawn for another batch; noise of one row serves every x."""
+    if rows not in (1, batch):
+        raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
+
+
 @contextmanager
 def running_statistics(module: nn.Module) -> Iterator[None]:
     """Let every batch norm inside use its running statistics, and neither read nor move batch statistics.
 
     Attacks and the regularizer run inside this: it is the gradient the adversary sees, and examples stay independent.
     """
-    norms = [norm for norm in norm_layers(module) if norm.training]
+    norms = [norm for norm in norm_layers(module) if norm.training and norm._buffers["running_mean"] is not None]
     for norm in norms:
         norm.training = False
     try:
@@ -160,4 +180,4 @@ def running_statistics(module: nn.Module) -> Iterator[None]:
 
 def norm_layers(module: nn.Module) -> list[nn.Module]:
     """Return the batch-norm layers, known by their buffers: foreign (Bayesian, synchronised) ones count too."""
-    return [m for m in module.modules() if m._buffers.get("running_mean") is not None]
+    return [m for m in module.modules() if "running_mean" in m._buffers]

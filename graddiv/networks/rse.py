@@ -1,7 +1,7 @@
 """Random self-ensemble (Liu et al. 2018): Gaussian noise on the input of every convolution."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
 from graddiv.networks.architectures import Normalize
-from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, running_statistics
+from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, check_rows, running_statistics
 from graddiv.seeding import fold, generator, isolated
 
 
@@ -28,6 +28,7 @@ class NoiseSite(nn.Module):
             raise GradDivError(
                 "an RSE module was called without noise: call a sample model, f = F.bind(F.draw(seed)), then f(x)"
             )
+        check_rows(len(noise), len(x))
         if noise.shape[1:] != x.shape[1:]:
             raise GradDivError(
                 f"RSE noise was made for activations of shape {tuple(noise.shape[1:])} but met {tuple(x.shape[1:])}: "
@@ -79,23 +80,45 @@ def rse(
     for name, value in (("sigma_init", sigma_init), ("sigma_inner", sigma_inner)):
         if not (math.isfinite(value) and value >= 0):
             raise GradDivError(f"{name} is {value}, expected a number >= 0")
+    if any(isinstance(m, NoiseSite) for m in module.modules()):
+        raise GradDivError(f"{type(module).__name__} has noise sites already: rse() was called on it before")
     sites = _insert_sites(module, sigma_inner)
-    shapes = _activation_shapes(module, sites, tuple(input_shape))
-    sites[next(iter(shapes))].sigma = sigma_init
+    try:
+        shapes = _activation_shapes(module, sites, tuple(input_shape))
+    except RuntimeError as error:
+        _remove_sites(module, sites)
+        raise GradDivError(f"input_shape is {tuple(input_shape)}, which the module does not take: {error}") from error
+    except GradDivError:
+        _remove_sites(module, sites)
+        raise
+    order = list(shapes)
+    if isinstance(sites[order[0]].layer, Normalize) and len(order) > 1:  # its site serves the first convolution
+        _remove_sites(module, {order[1]: sites[order[1]]})
+        del shapes[order[1]]
+    sites[order[0]].sigma = sigma_init
     return RSENetwork(module, {f"{name}.noise": shape for name, shape in shapes.items()})
 
 
 def _insert_sites(module: nn.Module, sigma: float) -> dict[str, NoiseSite]:
+    """Wrap every convolution, and normalization, in a site; the sites by the first name of what they wrap."""
     layers = {n: m for n, m in module.named_modules() if isinstance(m, (nn.Conv1d, nn.Conv2d, nn.Conv3d, Normalize))}
-    if any(isinstance(m, Normalize) for m in layers.values()):  # its site takes the place of the first convolution's
-        del layers[next(name for name, m in layers.items() if not isinstance(m, Normalize))]
-    if not layers or "" in layers:
+    if not any(name and not isinstance(m, Normalize) for name, m in layers.items()):
         raise GradDivError(f"{type(module).__name__} has no convolution inside: RSE adds noise before convolutions")
     sites = {name: NoiseSite(layer, sigma) for name, layer in layers.items()}
-    for name, site in sites.items():
-        parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, site)
+    _replace(module, {site.layer: site for site in sites.values()})
     return sites
+
+
+def _remove_sites(module: nn.Module, sites: dict[str, NoiseSite]) -> None:
+    _replace(module, {site: site.layer for site in sites.values()})
+
+
+def _replace(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
+    """Put new[m] in the place of every m, under each of its names."""
+    for parent in list(module.modules()):
+        for name, child in parent._modules.items():  # named_children() leaves out second names
+            if child is not None and child in new and parent is not new[child]:
+                parent._modules[name] = new[child]
 
 
 def _activation_shapes(

@@ -134,7 +134,7 @@ def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     command = [sys.executable, "-m", "graddiv", "data", "fetch", "minst"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert result.returncode == 2
-    assert result.stderr.startswith("graddiv: unknown data set 'minst' (did you mean 'mnist'?), expected one of")
+    assert result.stderr.startswith("graddiv: unknown data set 'minst', did you mean 'mnist'? expected one of")
     assert result.stderr.count("\n") == 1
 
 

@@ -70,16 +70,14 @@ def test_what_is_loaded_is_what_is_announced(name: str) -> None:
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(
-        GradDivError, match=r"unknown data set 'cifar-10' \(did you mean 'cifar10'\?\), expected one of"
-    ):
+    with pytest.raises(GradDivError, match=r"unknown data set 'cifar-10', did you mean 'cifar10'\? expected one of"):
         load("cifar-10")
     with pytest.raises(GradDivError, match=r"unknown data set 'imagenet22k', expected one of mnist-mini, mnist,"):
         load("imagenet22k")
 
 
 def test_unknown_split() -> None:
-    with pytest.raises(GradDivError, match=r"unknown split 'valid' \(did you mean 'validation'\?\)"):
+    with pytest.raises(GradDivError, match=r"unknown split 'valid', did you mean 'validation'\?"):
         load("synthetic", "valid")
 
 

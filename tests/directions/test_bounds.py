@@ -97,3 +97,21 @@ def test_a_saturated_network_is_reported_as_any_other() -> None:
 def test_an_unknown_norm() -> None:
     with pytest.raises(GradDivError, match=r"norm is 3\.0, expected 2 or infinity"):
         report([[1.0, 0.0]] * 2, 3.0)
+
+
+@pytest.mark.parametrize("margin", [10.0, 60.0, 800.0])
+def test_confidence_changes_neither_tightness_nor_correlation(margin: float) -> None:
+    """The same two gradients of s at growing margins; at 800 every gradient of the loss underflows."""
+    gradients = [[1.0, 0.0], [1.1, 0.1], [-0.1, 0.2]]
+    models = [lambda x, g=torch.tensor(g).double(): torch.stack([margin - x @ g, x @ g], 1) for g in gradients]
+    x, y = torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0])
+    sure, unsure = theorem1(models, x, y, 1.0, 2.0), report(gradients)
+    for name in ("tightness", "correlation", "excess"):
+        assert getattr(sure, name).item() == pytest.approx(getattr(unsure, name).item(), rel=1e-6), name
+
+
+def test_models_of_very_different_confidence_keep_their_directions() -> None:
+    u, w = torch.tensor([1.0, 0.0]).double(), torch.tensor([0.0, 1.0]).double()
+    models = [lambda x: torch.stack([60 - x @ u, x @ u], 1), lambda x: torch.stack([-(x @ w), x @ w], 1)]
+    r = theorem1(models, torch.zeros(1, 2, dtype=torch.float64), torch.tensor([0]), 1.0, 2.0)
+    assert r.theorem.item() == pytest.approx(math.sqrt(0.5))  # M_X = 1, rho = |(1, 1)| / 2

@@ -1,7 +1,12 @@
+import datetime
+import socket
 import warnings
+import weakref
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import gradcheck
 from torch.func import functional_call
@@ -179,7 +184,7 @@ def test_it_moves_the_gradients_apart() -> None:
 
 def test_a_deterministic_network_is_told_so_once() -> None:
     diversity, F = GradDiv("mean"), Dirac(convnet())
-    with pytest.warns(UserWarning, match="this network is deterministic and R can teach it nothing"):
+    with pytest.warns(UserWarning, match="a deterministic network have, and R can teach it nothing"):
         diversity(F, images(3), labels(3), step=0)
     diversity(F, images(3), labels(3), step=1)  # warnings are errors here: a second one would fail
     with pytest.warns(UserWarning, match="deterministic"):
@@ -218,6 +223,92 @@ def test_a_compiled_module_is_refused() -> None:
     x, y = images(2), labels(2)
     in_place = convnet()
     in_place.compile()
+    with pytest.raises(GradDivError, match=r"torch\.compile, which has no double backward"), no_type_checks():
+        GradDiv()(torch.compile(network("bayesian")), x, y, step=0)
     for module in (torch.compile(convnet()), in_place):
         with pytest.raises(GradDivError, match=r"torch\.compile, which has no double backward"):
             GradDiv()(randomize(module), x, y, step=0)
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_degenerate_calls(low_memory: bool) -> None:
+    diversity = GradDiv("mean", low_memory=low_memory)
+    F = network("bayesian")
+    assert diversity(F, images(0), labels(0), step=0) == 0
+    frozen = network("bayesian").requires_grad_(False)
+    expected = diversity(F, images(3), labels(3), step=0)
+    assert torch.equal(diversity(frozen, images(3), labels(3), step=0), expected)
+    with torch.no_grad():
+        for p in F.module.parameters():
+            p.zero_()
+        for p in F.log_sigma.values():
+            p.fill_(-100.0)
+    assert diversity(F, images(3), labels(3), step=0) == 0
+    assert diversity.parts.masked == 3
+    assert diversity.parts.cosine == 0
+
+
+def test_the_papers_spelling_is_understood() -> None:
+    with pytest.raises(GradDivError, match="unknown regularizer 'DPP', did you mean 'dpp'"):
+        GradDiv("DPP")
+
+
+def test_low_memory_keeps_one_graph_alive() -> None:
+    """Count the graphs by the sample models' outputs that are still alive when another model is called."""
+    most = {}
+    for low_memory in (False, True):
+        F, alive, counts = network("bayesian"), weakref.WeakSet(), []
+        bind = F.bind
+
+        def watched(noise, theta=None, bind=bind, alive=alive, counts=counts):  # type: ignore[no-untyped-def]
+            f = bind(noise, theta)
+
+            def g(x: Tensor) -> Tensor:
+                z = f(x)
+                if any(w.requires_grad for w in f.tensors.values()):
+                    token = _Token()
+                    z.register_hook(lambda grad, token=token: None)
+                    alive.add(token)
+                    counts.append(len(alive))
+                return z
+
+            return g
+
+        F.bind = watched
+        GradDiv("mean", n=5, low_memory=low_memory)(F, images(2), labels(2), step=0).backward()
+        most[low_memory] = max(counts)
+    assert most == {False: 5, True: 1}
+
+
+class _Token:
+    pass
+
+
+def _ddp_worker(rank: int, port: int, low_memory: bool, path: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60)
+    )
+    wrapped = nn.parallel.DistributedDataParallel(
+        _Module(network("bayesian"), GradDiv("dpp", low_memory=low_memory)), find_unused_parameters=True
+    )
+    rows = slice(3 * rank, 3 * rank + 3)
+    wrapped(images(6)[rows], labels(6)[rows]).backward()
+    if rank == 0:
+        torch.save({name: p.grad for name, p in wrapped.module.F.named_parameters() if p.grad is not None}, path)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_two_processes_give_the_gradients_of_one(low_memory: bool, tmp_path: Path) -> None:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    path = str(tmp_path / "gradient.pt")
+    torch.multiprocessing.spawn(_ddp_worker, (port, low_memory, path), nprocs=2)
+    F = network("bayesian")
+    expected = gradient(F, GradDiv("dpp")(F, images(6), labels(6), step=0))
+    found = torch.load(path)
+    assert len(found) > 4
+    for name, g in found.items():
+        assert torch.allclose(g, expected[name], rtol=1e-9, atol=1e-12), name

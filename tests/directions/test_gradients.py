@@ -187,3 +187,17 @@ def test_batch_and_feature_axes_may_have_any_shape() -> None:
     x = torch.rand(5, 3, dtype=torch.float64)
     assert mean_gradient([linear], x, labels(5)).direction.shape == (5, 3)
     assert mean_gradient([linear], x[:0], labels(0)).direction.shape == (0, 3)
+
+
+def test_bad_labels_objectives_and_outputs_are_told_in_a_sentence() -> None:
+    module, x, y = convnet(), images(3), labels(3)
+    for bad, found in ((y + 4, "[4, "), (y - 5, "[-5, ")):
+        with pytest.raises(GradDivError, match=r"labels lie in .* expected 0\.\.3") as error:
+            mean_gradient([module], x, bad)
+        assert found[:-2] in str(error.value) or found[0] in str(error.value)
+    with pytest.raises(GradDivError, match="unknown objective 'los', did you mean 'loss'"):
+        mean_gradient([module], x, y, "los")
+    with pytest.raises(GradDivError, match="3 of 3 examples are not finite"):
+        mean_gradient([lambda x: module(x) * math.nan], x, y)
+    with pytest.raises(GradDivError, match=r"inside torch\.inference_mode"), torch.inference_mode():
+        input_gradient(module, x, y)

@@ -151,5 +151,7 @@ def test_gradients_with_respect_to_the_gradients_match_finite_differences(name: 
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
-    with pytest.raises(GradDivError, match=r"unknown regularizer 'kapa', did you mean 'kappa'\?"):
+    with pytest.raises(
+        GradDivError, match=r"unknown regularizer 'kapa', did you mean 'kappa'\? expected one of kappa, mean"
+    ):
         regularizer("kapa")

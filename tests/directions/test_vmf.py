@@ -118,3 +118,21 @@ def test_the_norm_weighted_length_knows_no_scale(seed: int, shift: float) -> Non
     assert torch.allclose(found, weighted.mean(0).norm(dim=1) / weighted.norm(dim=2).mean(0))
     equal = torch.nn.functional.normalize(g.flatten(2), dim=2)
     assert torch.allclose(vmf.norm_weighted_mrl(equal), vmf.mrl(equal))
+
+
+def test_identical_directions_have_rho_one_and_infinite_kappa() -> None:
+    g = torch.randn(1, 200, 784, generator=generator(0), dtype=torch.float64)
+    v = torch.nn.functional.normalize(g, dim=2).expand(7, -1, -1)
+    rho = vmf.mrl(v)
+    assert rho.max() <= 1
+    assert (vmf.kappa_mle(rho, 784) > 1e12).all()
+    assert (vmf.kappa_approximate(rho, 784) > 1e12).all()
+
+
+def test_kappa_out_of_range_is_refused_and_zero_is_uniform() -> None:
+    mu = torch.eye(1, 3, dtype=torch.float64)
+    for bad in (math.inf, -1.0, math.nan):
+        with pytest.raises(GradDivError, match="expected finite numbers >= 0"):
+            vmf.sample(mu, torch.tensor([bad]), 2, 0)
+    density = vmf.log_density(mu[None], mu, torch.tensor([0.0]))
+    assert density.item() == pytest.approx(-math.log(4 * math.pi))

@@ -148,3 +148,15 @@ def test_bad_input() -> None:
     assert "Identity returned (4, 1, 6, 6) for 4 inputs, expected logits of shape (4, classes)" in str(error.value)
     with pytest.raises(GradDivError, match="ForeignNetwork is a RandomizedNetwork already"):
         randomize(randomize(convnet()))
+
+
+def test_pointwise_is_not_settled_by_a_batch_of_one() -> None:
+    class Coupled(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return (x - x.mean(0)).flatten(1)
+
+    F = randomize(Coupled())
+    F.bind(0)(images(1))
+    assert not F.pointwise
+    F.bind(0)(images(5))
+    assert not F.pointwise

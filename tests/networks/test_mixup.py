@@ -69,3 +69,13 @@ def test_bad_arguments() -> None:
         mixup_inference(convnet(), (POOL, LABELS[1:]))
     with pytest.raises(GradDivError, match=r"\[10, 0, 10\] images of the classes 0\.\.2"):
         mixup_inference(convnet(), (POOL[::2], LABELS[::2]))
+    with pytest.raises(GradDivError, match=r"images are torch\.uint8, expected floats"), no_type_checks():
+        mixup_inference(convnet(), (POOL.byte(), LABELS))
+    with pytest.raises(GradDivError, match="none below 0"):
+        mixup_inference(convnet(), (POOL, LABELS - 1))
+
+
+def test_noise_of_a_network_with_a_larger_pool_is_refused() -> None:
+    large, small = (mixup_inference(convnet(), (POOL[:n], LABELS[:n])) for n in (40, 4))
+    with pytest.raises(GradDivError, match=r"noise names image \d+ of a pool of 4"):
+        small.bind(large.draw(3))

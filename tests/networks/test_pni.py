@@ -55,3 +55,16 @@ def test_bad_arguments() -> None:
         pni(convnet(), granularity="blockwise")  # type: ignore[arg-type]
     with pytest.raises(GradDivError, match="ReLU has no convolution"):
         pni(torch.nn.ReLU())
+
+
+def test_tied_weights_have_one_noise() -> None:
+    a, b = torch.nn.Linear(5, 5), torch.nn.Linear(5, 5)
+    b.weight = a.weight
+    F = pni(torch.nn.Sequential(a, b))
+    assert F.names == ["0.weight"]
+    assert F.bind(F.draw(0))(torch.rand(2, 5)).shape == (2, 5)
+
+
+def test_a_layer_of_a_single_weight_has_no_spread_to_scale_with() -> None:
+    F = pni(torch.nn.Linear(1, 1))
+    assert torch.equal(F.bind(F.draw(0))(torch.ones(1, 1)), F.module(torch.ones(1, 1)))

@@ -10,7 +10,7 @@ from torch.autograd import gradcheck, gradgradcheck
 
 from graddiv import GradDivError
 from graddiv.networks import Dirac, running_statistics
-from tests.helpers import KINDS, STOCHASTIC, convnet, differentiable, images, labels, network
+from tests.helpers import KINDS, STOCHASTIC, convnet, differentiable, images, labels, network, with_dropout
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
 every_stochastic_kind = pytest.mark.parametrize("kind", STOCHASTIC)
@@ -254,3 +254,41 @@ def test_noise_does_not_depend_on_the_memory_format(kind: str) -> None:
     assert all(torch.equal(plain[name], last[name]) for name in plain)
     assert last["3.weight"].stride() != plain["3.weight"].stride()
     assert last["3.weight"].stride() == F.module[3].weight.stride()
+
+
+@every_kind
+def test_each_of_several_models_may_be_trained_by_a_backward_pass_of_its_own(kind: str) -> None:
+    F, x, y = network(kind), images(3), labels(3)
+    for f in F.sample(3, 0):
+        nn.functional.cross_entropy(f(x), y).backward()
+    apart = [p.grad.clone() for p in F.parameters() if p.grad is not None]
+    F.zero_grad()
+    sum(nn.functional.cross_entropy(f(x), y) for f in F.sample(3, 0)).backward()
+    assert all(torch.allclose(a, p.grad) for a, p in zip(apart, F.parameters(), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["dirac", "bayesian", "pni", "rse", "mixup"])
+def test_dropout_that_would_draw_behind_the_noise_is_refused(kind: str) -> None:
+    F = KINDS[kind](with_dropout(convnet()))
+    with pytest.raises(GradDivError, match=r"dropout in train mode, which draws behind the noise.*randomize"):
+        F.bind(F.draw(0))(images(2))
+    F.eval()
+    assert F.bind(F.draw(0))(images(2)).shape == (2, 4)
+
+
+@pytest.mark.parametrize("kind", ["rse", "mixup"])
+def test_noise_drawn_for_another_batch_is_refused(kind: str) -> None:
+    F = network(kind)
+    with pytest.raises(GradDivError, match="drawn for 3 examples and met 5"):
+        F.bind(F.draw(0, batch=torch.arange(3)))(images(5))
+
+
+@every_kind
+def test_a_randomized_network_is_not_made_random_twice(kind: str) -> None:
+    with pytest.raises(GradDivError, match="is a RandomizedNetwork already"):
+        Dirac(network(kind))
+
+
+def test_a_module_without_parameters_has_a_device_too() -> None:
+    F = Dirac(nn.Flatten())
+    assert F.bind(F.draw(0))(images(2)).shape == (2, 36)

@@ -75,3 +75,36 @@ def test_a_convolution_used_twice_is_refused() -> None:
 
     with pytest.raises(GradDivError, match="'conv' is used twice"):
         rse(Twice(), (1, 6, 6))
+
+
+class OutOfOrder(nn.Module):
+    """Defines its second convolution first, and knows the first by two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.second = nn.Conv2d(2, 2, 3)
+        self.norm = Normalize([0.5], [0.25])
+        self.first = nn.Conv2d(1, 2, 3)
+        self.alias = self.first
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.alias(self.norm(x))).flatten(1)
+
+
+def test_sites_follow_the_order_of_execution_not_of_definition() -> None:
+    F = rse(OutOfOrder(), (1, 6, 6))
+    assert F.module.norm.sigma == 0.2
+    assert F.module.second.sigma == 0.1
+    assert isinstance(F.module.first, nn.Conv2d)
+    assert F.module.alias is F.module.first
+    assert F.shapes == {"norm.noise": (1, 6, 6), "second.noise": (2, 4, 4)}
+
+
+def test_a_wrong_input_shape_is_named_and_leaves_the_module_as_it_was() -> None:
+    module = convnet()
+    with pytest.raises(GradDivError, match=r"input_shape is \(3, 6, 6\), which the module does not take"):
+        rse(module, (3, 6, 6))
+    assert not sites(module)
+    assert len(sites(rse(module, SHAPE))) == 2
+    with pytest.raises(GradDivError, match=r"rse\(\) was called on it before"):
+        rse(module, SHAPE)

@@ -1,0 +1,44 @@
+import subprocess
+import sys
+
+import pytest
+
+
+def graddiv(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    import os
+
+    command = [sys.executable, "-m", "graddiv", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
+
+
+def test_doctor_tells_versions_machine_and_data() -> None:
+    done = graddiv("doctor", GRADDIV_DATA="", HOME="/nonexistent", XDG_CACHE_HOME="/nonexistent")
+    assert done.returncode == 0, done.stderr
+    rows = dict(line.split(maxsplit=1) for line in done.stdout.splitlines() if line.startswith("  "))
+    import torch
+
+    assert rows["torch"] == torch.__version__
+    assert "GiB" in rows["memory"]
+    assert "cores" in rows["threads"]
+    assert rows["mnist-mini"] == "embedded in the package"
+    assert rows["cifar10"] == "missing; get it with 'graddiv data fetch cifar10'"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("data", "fetch", "mnits"), "graddiv: unknown data set 'mnits', did you mean 'mnist'?"),
+        (("data", "list", "--data-root", "~nobody-here/x"), "graddiv: data root ~nobody-here/x names the home"),
+    ],
+)
+def test_a_users_mistake_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:
+    done = graddiv(*arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(sentence)
+    assert done.stderr.count("\n") == 1
+
+
+def test_an_unknown_command_exits_with_2() -> None:
+    done = graddiv("doctr")
+    assert done.returncode == 2
+    assert "doctor" in done.stderr
