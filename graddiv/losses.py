@@ -1,4 +1,4 @@
-"""Losses, per example and never reduced."""
+"""Losses, per example and never reduced.  All of them grow as the prediction gets worse."""
 
 import torch
 from jaxtyping import Float, Int64
@@ -9,19 +9,42 @@ from graddiv.errors import GradDivError
 
 
 def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """S = log sum_{j != y} exp z_j - z_y, the log-odds against the label.
+    """s = log sum_{j != y} exp z_j - z_y, the log-odds against the label.
 
     Cross-entropy is softplus(s), so its gradient sigmoid(s) grad s points where grad s points; but grad s does not
     vanish, nor lose its direction to rounding, when the network is sure of itself.
     """
-    if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
-        raise GradDivError(
-            f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"
-        )
-    others = z.scatter(1, y[:, None], -torch.inf)
-    return others.logsumexp(1) - z.gather(1, y[:, None]).squeeze(1)
+    return _others(z, y).logsumexp(1) - _own(z, y)
 
 
 def ce(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     """-log softmax(z)_y = softplus(s)."""
     return functional.softplus(soft_margin(z, y), threshold=torch.inf)
+
+
+def margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """max_{j != y} z_j - z_y: above 0 where the prediction is wrong."""
+    return _others(z, y).amax(1) - _own(z, y)
+
+
+def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
+    """(max_{j != y} z_j - z_y) / (z_(1) - z_(3)), z_(k) the k-th largest logit: a margin that knows no scale."""
+    if z.shape[1] < 3:
+        raise GradDivError(
+            f"the network has {z.shape[1]} classes, expected at least 3 for the DLR loss: use ce or margin"
+        )
+    top = z.topk(3, dim=1).values
+    return margin(z, y) / (top[:, 0] - top[:, 2] + 1e-12)
+
+
+def _own(z: Tensor, y: Tensor) -> Tensor:
+    return z.gather(1, y[:, None]).squeeze(1)
+
+
+def _others(z: Tensor, y: Tensor) -> Tensor:
+    """The logits with -inf in the place of the label's."""
+    if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
+        raise GradDivError(
+            f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"
+        )
+    return z.scatter(1, y[:, None], -torch.inf)

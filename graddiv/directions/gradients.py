@@ -4,17 +4,19 @@ Gradients are those of the soft margin s.  A loss l(s) of one model has gradient
 grad s, exactly, and means over models are means of grad s with weights l'(s).
 """
 
+import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import logsigmoid, softplus
 
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
 from graddiv.errors import GradDivError, unknown
-from graddiv.losses import soft_margin
+from graddiv.geometry import rows
+from graddiv.losses import dlr, soft_margin
 from graddiv.networks import SampleModel
 
 ZERO = 1e-20
@@ -22,19 +24,23 @@ ZERO = 1e-20
 
 
 def input_gradient(
-    f: SampleModel, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], create_graph: bool = False
+    f: SampleModel,
+    x: Float[Tensor, "b ..."],
+    y: Int64[Tensor, " b"],
+    create_graph: bool = False,
+    s_of: Callable[[Tensor, Tensor], Tensor] = soft_margin,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
-    """Return s(f(x), y) and grad_x s, per example; works inside a caller's no_grad."""
+    """Return s(f(x), y), by default the soft margin, and grad_x s, per example; works inside a caller's no_grad."""
     if torch.is_inference_mode_enabled():
         raise GradDivError("input gradients were asked for inside torch.inference_mode(): use torch.no_grad() there")
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         if not create_graph:
-            s = soft_margin(f(x), y)
+            s = s_of(f(x), y)
             (g,) = torch.autograd.grad(s.sum(), x)
             return s.detach(), g
         with efficient_double_backward():
-            s = soft_margin(f(x), y)
+            s = s_of(f(x), y)
         with inputs_only():
             (g,) = torch.autograd.grad(s.sum(), x, create_graph=True)
         return s, g
@@ -57,13 +63,31 @@ def directions(g: Float[Tensor, "n b ..."]) -> Directions:
     return Directions(g / norms.clamp_min(ZERO), (norms >= ZERO).all(0).squeeze(1))
 
 
-LOG_WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "loss": logsigmoid,
-    "margin": torch.zeros_like,
-    "ensemble": lambda s: logsigmoid(s) + logsigmoid(-s),
+class Objective(NamedTuple):
+    """A loss over sample models whose gradient is sum_i w(s_i) grad s_i up to a positive factor per example."""
+
+    s: Callable[[Tensor, Tensor], Tensor]
+    """(logits, labels) -> what is differentiated."""
+    log_weight: Callable[[Tensor], Tensor]
+    """s -> log w(s)."""
+    value: Callable[[Tensor], Tensor]
+    """The loss itself, of the s of all models: n b -> b."""
+
+
+OBJECTIVES: dict[str, Objective] = {
+    # E CE(F(x), y): EOT as in the paper
+    "ce": Objective(soft_margin, logsigmoid, lambda s: softplus(s, threshold=torch.inf).mean(0)),
+    # E s(F(x), y)
+    "margin": Objective(soft_margin, torch.zeros_like, lambda s: s.mean(0)),
+    # -log E p(y), the loss of the ensemble; the factor is 1 / E p(y)
+    "ensemble": Objective(
+        soft_margin,
+        lambda s: logsigmoid(s) + logsigmoid(-s),
+        lambda s: math.log(len(s)) - logsigmoid(-s).logsumexp(0),
+    ),
+    # E DLR(F(x), y)
+    "dlr": Objective(dlr, torch.zeros_like, lambda s: s.mean(0)),
 }
-"""log w(s) for the mean loss E CE(F(x), y) (EOT as in the paper), the mean margin E s, and -log E p(y), the loss of the
-ensemble, whose gradient is that of these weights up to the factor 1 / E p(y)."""
 
 
 class MeanGradient(NamedTuple):
@@ -71,35 +95,40 @@ class MeanGradient(NamedTuple):
 
     direction: Float[Tensor, "b ..."]
     log_scale: Float[Tensor, " b"]
-    s: Float[Tensor, "n b"]
-    """The soft margins met on the way."""
+    value: Float[Tensor, " b"]
+    """The objective itself."""
 
 
 def mean_gradient(
-    models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "loss"
+    models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
 ) -> MeanGradient:
-    """(1/n) sum_i w(s_i) grad s_i for one of the objectives in LOG_WEIGHTS.
+    """(1/n) sum_i w(s_i) grad s_i for one of the OBJECTIVES.
 
     One graph at a time, so memory does not grow with n.  Weights are exp(log w_i - running maximum): the mean stays
     exact where every w_i underflows.
     """
-    if objective not in LOG_WEIGHTS:
-        raise unknown("objective", objective, LOG_WEIGHTS)
-    log_weight = LOG_WEIGHTS[objective]
+    goal = lookup(objective)
     total = torch.zeros_like(x)
     top = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-    margins = []
+    met = []
     for f in models:
-        s, g = input_gradient(f, x, y)
-        margins.append(s)
-        log_w = log_weight(s)
+        s, g = input_gradient(f, x, y, s_of=goal.s)
+        met.append(s)
+        log_w = goal.log_weight(s)
         new_top = torch.maximum(top, log_w)
-        total = _scaled(total, (top - new_top).exp()) + _scaled(g, (log_w - new_top).exp())
+        total = total * rows((top - new_top).exp(), total) + g * rows((log_w - new_top).exp(), g)
         top = new_top
-    if not margins:
+    if not met:
         raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
     _check_finite(total.flatten(1).abs().sum(1))
-    return MeanGradient(total / len(margins), top, torch.stack(margins))
+    return MeanGradient(total / len(met), top, goal.value(torch.stack(met)))
+
+
+def lookup(objective: str) -> Objective:
+    """Return the objective of that name."""
+    if objective not in OBJECTIVES:
+        raise unknown("objective", objective, OBJECTIVES)
+    return OBJECTIVES[objective]
 
 
 def _check_finite(lengths: Float[Tensor, " b"]) -> None:
@@ -108,7 +137,3 @@ def _check_finite(lengths: Float[Tensor, " b"]) -> None:
             f"the input gradients of {int((~finite).sum())} of {len(lengths)} examples are not finite: "
             "the network's output there is NaN or infinite, look at its weights and at the input"
         )
-
-
-def _scaled(g: Float[Tensor, "b ..."], factor: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-    return g * factor.reshape(-1, *(1,) * (g.dim() - 1))

@@ -77,7 +77,7 @@ def mean_length(kappa: Float[Tensor, "..."], p: int) -> Float64[Tensor, "..."]:
 def log_density(
     v: Float[Tensor, "n b p"], mu: Float[Tensor, "b p"], kappa: Float[Tensor, " b"]
 ) -> Float64[Tensor, "n b"]:
-    """Log pdf(v; mu, kappa) = kappa mu.v + (p/2-1) log kappa - p/2 log 2 pi - log I_{p/2-1}(kappa)."""
+    """log pdf(v; mu, kappa) = kappa mu.v + (p/2-1) log kappa - p/2 log 2 pi - log I_{p/2-1}(kappa)."""
     _check_kappa(kappa)
     p, kappa = v.shape[-1], kappa.double().clamp_min(1e-150)  # kappa = 0, the uniform law, is the limit
     _, log_bessel = _ratio_at(p / 2 - 1, kappa)
@@ -86,7 +86,7 @@ def log_density(
 
 
 def sample(mu: Float[Tensor, "b p"], kappa: Float[Tensor, " b"], n: int, seed: int) -> Float64[Tensor, "n b p"]:
-    """V = w mu + sqrt(1 - w^2) u, u uniform on the sphere orthogonal to mu: n draws for each example (Wood 1994).
+    """v = w mu + sqrt(1 - w^2) u, u uniform on the sphere orthogonal to mu: n draws for each example (Wood 1994).
 
     w has density proportional to exp(kappa w) (1 - w^2)^((p-3)/2); it is drawn by rejection from an envelope.
     """
@@ -120,7 +120,7 @@ def _cosine_to_mean(rng: np.random.Generator, kappa: np.ndarray, n: int, p: int)
 
 
 def _ratio_at(order: float, x: Float64[Tensor, "..."]) -> tuple[Float64[Tensor, "..."], Float64[Tensor, "..."]]:
-    """R = I_{order+1}(x) / I_order(x) and log I_order(x).
+    """r = I_{order+1}(x) / I_order(x) and log I_order(x).
 
     Both come from an asymptotic series at a high order, carried down by r_{j-1} = 1 / (2j/x + r_j).  The recurrence
     multiplies errors by r^2 < 1; where x is so large that r is near 1, the series is exact to rounding already.
@@ -145,7 +145,7 @@ def _ratio_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, ".
 
 
 def _log_bessel_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, "..."]:
-    """Log I_order(x) for a high order, uniformly in x: Debye's expansion (DLMF 10.41.3) to the third term."""
+    """log I_order(x) for a high order, uniformly in x: Debye's expansion (DLMF 10.41.3) to the third term."""
     s = torch.hypot(x, torch.full_like(x, order))
     t = order / s
     u1 = (3 * t - 5 * t**3) / 24

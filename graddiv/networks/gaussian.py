@@ -28,7 +28,7 @@ class GaussianNetwork(WeightNoise):
         self.log_sigma = nn.ParameterDict({key(n): torch.full_like(mu[n], math.log(init_sigma)) for n in names})
 
     def scale(self, name: str) -> Tensor:
-        """Sigma = exp(log_sigma)."""
+        """sigma = exp(log_sigma)."""
         return torch.exp(self.log_sigma[key(name)])
 
     def kl(self) -> Float[Tensor, ""]:

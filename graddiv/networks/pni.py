@@ -24,7 +24,7 @@ class PNINetwork(WeightNoise):
         self.alpha = nn.ParameterDict({key(name): value for name, value in alpha.items()})
 
     def scale(self, name: str) -> Tensor:
-        """Alpha * std(w)."""
+        """alpha * std(w)."""
         w = self.module.get_parameter(name).detach()
         scale: Tensor = self.alpha[key(name)] * w.std(correction=min(1, w.numel() - 1))  # one weight alone has std 0
         return scale

@@ -1,0 +1,153 @@
+"""What the adversary sees of a network: `view(k)` yields the sample models of iteration k, one at a time.
+
+[Attack] looks through `Fixed(F)`, EOT^1-[Attack] through `EOT(F, 1)`, EOT-[Attack] through `EOT(F, n)`, a transfer
+attack through `Given(models)`.  A view is pure in k: the models of an iteration can be looked at again, so that a
+candidate and an incumbent are compared on the same ones.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.directions.gradients import MeanGradient, lookup, mean_gradient
+from graddiv.errors import GradDivError
+from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.seeding import fold
+
+
+@dataclass
+class Cost:
+    """What was spent, in passes of one model over one batch and in draws of noise."""
+
+    forwards: int = 0
+    backwards: int = 0
+    draws: int = 0
+
+
+class View(ABC):
+    """The models of iteration k, and the three things an attack asks of them, each with one graph alive at a time."""
+
+    prefix = ""
+    """Stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD."""
+
+    def __init__(self) -> None:
+        self.cost = Cost()
+
+    @property
+    @abstractmethod
+    def random(self) -> bool:
+        """Whether the network behind it is random, so that being fooled here says little about the next draw."""
+
+    @abstractmethod
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        """Yield the models of iteration k; the same k gives the same models."""
+
+    def label(self, attack: str) -> str:
+        """The attack's name as the paper writes it for this view."""
+        return f"{self.prefix}{attack}"
+
+    def gradient(
+        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
+    ) -> MeanGradient:
+        """The gradient of the objective over the models of iteration k, and its value."""
+        with self._statistics():
+            return mean_gradient(self._counted(k, backwards=1), x, y, objective)
+
+    def loss(
+        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
+    ) -> Float[Tensor, " b"]:
+        """The value of the objective over the models of iteration k."""
+        goal = lookup(objective)
+        with torch.no_grad(), self._statistics():
+            return goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
+
+    def _counted(self, k: int, backwards: int = 0) -> Iterator[SampleModel]:
+        for f in self(k):
+            self.cost.forwards += 1
+            self.cost.backwards += backwards
+            yield f
+
+    def _statistics(self) -> AbstractContextManager[None]:
+        return nullcontext()
+
+
+class _OfNetwork(View):
+    """A view of a randomized network; theta is looked at once, as constants, so no flag of a parameter is touched."""
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, seed: int) -> None:
+        super().__init__()
+        self.F = F if isinstance(F, RandomizedNetwork) else Dirac(F)
+        self.seed = seed
+        with torch.no_grad():
+            self._theta = self.F.theta()
+
+    @property
+    def random(self) -> bool:
+        return not isinstance(self.F, Dirac)
+
+    def _model(self, *address: int | str) -> SampleModel:
+        self.cost.draws += self.random
+        with torch.no_grad():
+            return self.F.bind(self.F.draw(fold(self.seed, "view", *address)), self._theta)
+
+    def _statistics(self) -> AbstractContextManager[None]:
+        return running_statistics(self.F)
+
+
+class Fixed(_OfNetwork):
+    """[Attack]: one sample model, the same throughout; drawn and bound once."""
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, seed: int = 0) -> None:
+        super().__init__(F, seed)
+        self._fixed = self._model("fixed")
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        yield self._fixed
+
+
+class EOT(_OfNetwork):
+    """EOT-[Attack]: n fresh sample models at each iteration; on a deterministic network one, whatever n."""
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, n: int = 1, seed: int = 0) -> None:
+        super().__init__(F, seed)
+        if n < 1:
+            raise GradDivError(f"n is {n}, expected at least one sample model")
+        self.n = n if self.random else 1
+        self.prefix = "" if not self.random else "EOT^1-" if n == 1 else "EOT-"
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        return (self._model(k, i) for i in range(self.n))
+
+
+class Given(View):
+    """A transfer attack: these models, all of them, at each iteration."""
+
+    def __init__(self, models: Sequence[SampleModel]) -> None:
+        super().__init__()
+        if not models:
+            raise GradDivError("there are 0 models, expected at least one to attack")
+        self.models = list(models)
+
+    @property
+    def random(self) -> bool:
+        return True
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        return iter(self.models)
+
+
+def as_view(target: View | nn.Module) -> View:
+    """A view as it is; a deterministic module as the only model there is to see."""
+    if isinstance(target, View):
+        return target
+    if isinstance(target, RandomizedNetwork) and not isinstance(target, Dirac):
+        raise GradDivError(
+            f"{type(target).__name__} is random: say how the adversary sees it, "
+            "with Fixed(F), EOT(F, n) or Given(models)"
+        )
+    return Fixed(target)

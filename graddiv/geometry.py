@@ -1,0 +1,95 @@
+"""The perturbation balls of the two norms, each with its box: written once, used by every attack."""
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float, Float64, Shaped
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Geometry(ABC):
+    """B(x0, epsilon) in the l_p norm, cut with the box `bounds` of valid pixels; epsilon is one number per example."""
+
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    name: ClassVar[str]
+    p: ClassVar[float]
+    q: ClassVar[float]
+    """The dual exponent, 1/p + 1/q = 1."""
+
+    def norm(self, delta: Float[Tensor, "b ..."]) -> Float[Tensor, " b"]:
+        """|delta|_p, per example."""
+        length: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=self.p, dim=1)
+        return length
+
+    def project(
+        self, x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]
+    ) -> Float[Tensor, "b ..."]:
+        """A point of ball and box near x: projected to the ball, then clipped, which leads no point out of it."""
+        return (x0 + self.clip(x - x0, epsilon)).clamp(*self.bounds)
+
+    @abstractmethod
+    def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+        """The nearest perturbation with |delta|_p <= epsilon."""
+
+    @abstractmethod
+    def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+        """argmax of <g, d> over |d|_p <= alpha; it attains alpha |g|_q.  0 where g is."""
+
+    @abstractmethod
+    def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
+        """A uniform point of the ball around x0, clipped to the box, made of uniform numbers u in [0, 1)."""
+
+
+@dataclass(frozen=True)
+class Linf(Geometry):
+    """max_i |delta_i| <= epsilon."""
+
+    name = "Linf"
+    p = math.inf
+    q = 1.0
+
+    def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+        radius = rows(epsilon, delta)
+        return delta.clamp(-radius, radius)
+
+    def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+        return rows(alpha, g) * g.sign()
+
+    def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
+        delta = rows(epsilon, x0) * (2 * u - 1).to(x0.dtype).reshape(x0.shape)
+        return self.project(x0 + delta, x0, epsilon)
+
+
+@dataclass(frozen=True)
+class L2(Geometry):
+    """sqrt(sum_i delta_i^2) <= epsilon."""
+
+    name = "L2"
+    p = 2.0
+    q = 2.0
+
+    def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+        length = self.norm(delta)
+        return delta * rows(torch.where(length > epsilon, epsilon / length, 1.0), delta)
+
+    def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+        top = g.flatten(1).abs().amax(1)  # keeps the squares of tiny gradients from underflowing
+        g = g / rows(torch.where(top > 0, top, 1.0), g)
+        length = self.norm(g)
+        return g * rows(alpha / torch.where(length > 0, length, 1.0), g)
+
+    def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
+        """Direction from normal numbers; the radius is that of a uniform point, r^d uniform, and so nearly epsilon."""
+        normal = torch.special.ndtri(u.clamp(2**-54, 1 - 2**-53)).to(x0.dtype).reshape(x0.shape)
+        radius = epsilon * (u.sum(1) % 1).pow(1 / u.shape[1]).to(x0.dtype)  # a sum of uniforms mod 1 is uniform
+        return self.project(x0 + self.steepest(normal, radius), x0, epsilon)
+
+
+def rows(values: Shaped[Tensor, " b"], like: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "b ..."]:
+    """One value per example, shaped to broadcast against `like`."""
+    return values.reshape(-1, *(1,) * (like.dim() - 1))

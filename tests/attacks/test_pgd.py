@@ -1,0 +1,191 @@
+"""FGSM and PGD in their three modes: laws of views, closed forms, what an attack leaves alone."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graddiv import Dirac, GradDivError, bayesian
+from graddiv.attacks import EOT, FGSM, PGD, Attack, Fixed, Given
+from graddiv.geometry import L2, Geometry, Linf
+from graddiv.losses import margin
+from tests.helpers import KINDS, STOCHASTIC, convnet, images, labels, network, no_type_checks
+
+GEOMETRIES = [Linf(), L2()]
+ATTACKS = [FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)]
+every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
+
+
+def views(kind: str) -> list[object]:
+    F = network(kind)
+    return [Fixed(F, seed=1), EOT(F, 1, seed=1), EOT(F, 3, seed=1), Given(F.sample(2, 1))]
+
+
+def linear(b: int, geometry: Geometry, inside: bool, seed: int = 0) -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
+    """A linear two-class network, points it gets right, and their l_p distance to the boundary (box inactive)."""
+    module = nn.Linear(6, 2).double()
+    with torch.no_grad():
+        g = torch.Generator().manual_seed(seed)
+        module.weight.copy_(torch.randn(2, 6, generator=g, dtype=torch.float64))
+        module.bias.zero_()
+        x = 0.5 + 0.1 * torch.randn(b, 6, generator=g, dtype=torch.float64) * (1 if inside else 0)
+        module.bias[0] = (module.weight[1] - module.weight[0]) @ x.mean(0)
+        y = module(x).argmax(1)
+        w = (module.weight[1] - module.weight[0]).norm(p=geometry.q)
+        distance = -margin(module(x), y) / w
+    return module, x, y, distance
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
+def test_on_a_linear_network_the_true_distance_decides(geometry: Geometry) -> None:
+    module, x, y, distance = linear(12, geometry, inside=True)
+    for attack in (FGSM(geometry), PGD(geometry, m=20)):
+        beyond = attack(module, x, y, 1.05 * distance)
+        assert (module(beyond).argmax(1) != y).all()
+        assert (geometry.norm(beyond - x) <= 1.05 * distance * (1 + 1e-6)).all()
+        short = attack(module, x, y, 0.95 * distance)
+        assert (module(short).argmax(1) == y).all()
+
+
+@every_attack
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_result_is_inside_ball_and_box_and_raises_the_loss(kind: str, attack: Attack) -> None:
+    x, y = images(5), labels(5)
+    epsilon = torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3], dtype=torch.float64)
+    for view in views(kind):
+        x_adv = attack(view, x, y, epsilon)
+        assert (attack.geometry.norm(x_adv - x) <= epsilon * (1 + 1e-6)).all()
+        assert x_adv.min() >= 0
+        assert x_adv.max() <= 1
+        assert torch.equal(x_adv[0], x[0])
+        assert x_adv.dtype == x.dtype
+        assert not x_adv.requires_grad
+        assert view.loss(0, x_adv, y).sum() > view.loss(0, x, y).sum()
+
+
+@every_attack
+def test_on_a_deterministic_network_every_view_is_the_plain_attack_bit_for_bit(attack: Attack) -> None:
+    module, x, y = convnet(nn.ReLU), images(5), labels(5)
+    plain = attack(module, x, y, 0.1)
+    for view in (Fixed(module), Fixed(Dirac(module), seed=7), EOT(module, 1), EOT(Dirac(module), 10), Given([module])):
+        assert torch.equal(attack(view, x, y, 0.1), plain)
+    view = EOT(module, 10)
+    attack(view, x, y, 0.1)
+    assert view.cost.forwards <= attack.restarts * (attack.iterations + 1)
+    assert view.cost.draws == 0
+    assert view.label("PGD") == "PGD"
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_views_are_pure_in_k_and_differ_as_they_should(kind: str) -> None:
+    F, x = network(kind), images(3)
+
+    def outputs(view: object, k: int) -> Tensor:
+        return torch.stack([f(x) for f in view(k)])
+
+    fixed, eot = Fixed(F, seed=3), EOT(F, 4, seed=3)
+    assert torch.equal(outputs(fixed, 0), outputs(fixed, 9))
+    assert torch.equal(outputs(eot, 5), outputs(eot, 5))
+    assert not torch.allclose(outputs(eot, 5), outputs(eot, 6))
+    assert not torch.allclose(outputs(eot, 5), outputs(EOT(F, 4, seed=4), 5))
+    assert not torch.allclose(outputs(fixed, 0), outputs(Fixed(F, seed=4), 0))
+    assert torch.equal(outputs(eot, 5)[:2], outputs(EOT(F, 2, seed=3), 5))
+
+
+def test_labels_are_the_papers() -> None:
+    F = network("bayesian")
+    assert [view.label("PGD") for view in (Fixed(F), EOT(F), EOT(F, 10))] == ["PGD", "EOT^1-PGD", "EOT-PGD"]
+
+
+@pytest.mark.parametrize("kind", ["bayesian", "rse", "pni", "mixup"])
+@every_attack
+def test_results_do_not_depend_on_the_batch(kind: str, attack: Attack) -> None:
+    F, x, y = network(kind), images(6), labels(6)
+    ids = torch.tensor([3, 14, 15, 92, 65, 35])
+    whole = attack(EOT(F, 2), x, y, 0.1, ids=ids)
+    parts = [attack(EOT(F, 2), x[k], y[k], 0.1, ids=ids[k]) for k in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
+
+
+def test_the_cost_is_counted() -> None:
+    view = EOT(network("bayesian"), 3)
+    PGD(m=5, restarts=2)(view, images(2), labels(2), 0.1)
+    assert (view.cost.forwards, view.cost.backwards, view.cost.draws) == (36, 30, 36)  # 2 x 5 x 3, and 2 x 3 to choose
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int]] = []
+    PGD(m=2, restarts=2)(convnet(), images(2), labels(2), 0.1, progress=lambda done, total: told.append((done, total)))
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_restarts_help_and_are_chosen_on_fresh_models() -> None:
+    F, x, y = bayesian(convnet(nn.ReLU), 0.02), images(8), labels(8)
+    view = EOT(F, 3)
+    one, many = (PGD(m=3, random_start=True, restarts=r)(view, x, y, 0.1) for r in (1, 6))
+    assert (view.loss(-1, many, y) >= view.loss(-1, one, y)).all()
+    assert view.loss(-1, many, y).sum() > view.loss(-1, one, y).sum()
+
+
+@every_attack
+def test_nothing_of_the_callers_is_touched(attack: Attack) -> None:
+    module = nn.Sequential(*convnet(batch_norm=True)[:-1], nn.Linear(36, 4).double()).train()
+    module[0].weight.requires_grad_(False)
+    F = bayesian(module, 0.05)
+    before = {name: t.clone() for name, t in F.state_dict().items()}
+    flags = [p.requires_grad for p in F.parameters()]
+    modes = [m.training for m in F.modules()]
+    x, y = images(3), labels(3)
+    copy = x.clone()
+    with torch.no_grad():
+        attack(EOT(F, 2), x, y, 0.1)
+    assert all(torch.equal(t, before[name]) for name, t in F.state_dict().items())
+    assert [p.requires_grad for p in F.parameters()] == flags
+    assert [m.training for m in F.modules()] == modes
+    assert all(p.grad is None for p in F.parameters())
+    assert torch.equal(x, copy)
+
+
+@every_attack
+def test_odd_batches_types_and_bounds(attack: Attack) -> None:
+    module = convnet()
+    assert attack(module, images(0), labels(0), 0.1).shape == (0, 1, 6, 6)
+    assert attack(module, images(1), labels(1), 0.1).shape == (1, 1, 6, 6)
+    single = attack(convnet().float(), images(2).float(), labels(2), 0.1)
+    assert single.dtype == torch.float32
+    geometry = type(attack.geometry)((-1.0, 1.0))
+    wide = type(attack)(geometry)(module, 2 * images(4) - 1, labels(4), 0.5)
+    assert wide.min() < -0.9
+    assert wide.min() >= -1
+
+
+def test_a_foreign_network_is_attacked_like_any_other() -> None:
+    F, x, y = network("foreign"), images(6), labels(6)
+    view = EOT(F, 5)
+    assert (view.loss(-1, PGD(m=5)(view, x, y, 0.2), y) > view.loss(-1, x, y)).all()
+
+
+def test_bad_input() -> None:
+    module, x, y = convnet(), images(3), labels(3)
+    with pytest.raises(GradDivError, match=r"labels lie in \[4, .*\], expected 0\.\.3"):
+        PGD()(module, x, y * 0 + 4, 0.1)
+    with pytest.raises(GradDivError, match=r"x lies in \[.*\], expected within the bounds \[0\.0, 1\.0\]"):
+        PGD()(module, 2 * x, y, 0.1)
+    with pytest.raises(GradDivError, match=r"epsilon is -0\.1, expected a finite radius >= 0"):
+        PGD()(module, x, y, -0.1)
+    with pytest.raises(GradDivError, match=r"3 of 3 examples are not finite"):
+        PGD()(Given([lambda x: module(x) * float("nan")]), x, y, 0.1)
+    with pytest.raises(GradDivError, match="the network has 2 classes, expected at least 3"):
+        PGD(objective="dlr")(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double(), x, y * 0, 0.1)
+    with pytest.raises(GradDivError, match=r"GaussianNetwork is random: say how the adversary sees it"):
+        PGD()(bayesian(module, 0.1), x, y, 0.1)
+    with pytest.raises(GradDivError, match="m is 0"):
+        PGD(m=0)
+    with pytest.raises(GradDivError, match="n is 0"):
+        EOT(module, 0)
+    with pytest.raises(GradDivError, match="0 models"):
+        Given([])
+    with no_type_checks():
+        with pytest.raises(GradDivError, match=r"y has shape \(2,\)"):
+            PGD()(module, x, y[:2], 0.1)
+        with pytest.raises(GradDivError, match=r"epsilon has shape \(2,\)"):
+            PGD()(module, x, y, torch.tensor([0.1, 0.2]))

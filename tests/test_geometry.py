@@ -1,0 +1,54 @@
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from graddiv.geometry import L2, Geometry, Linf
+from graddiv.seeding import generator, uniform
+
+both = pytest.mark.parametrize("geometry", [Linf(), L2(), Linf((-1.0, 2.0)), L2((-1.0, 2.0))], ids=str)
+seeds = st.integers(0, 2**32)
+
+
+def points(seed: int, low: float, high: float, b: int = 5) -> Tensor:
+    return low + (high - low) * torch.rand(b, 2, 3, generator=generator(seed), dtype=torch.float64)
+
+
+@both
+@given(seeds, st.floats(0, 3))
+def test_projections_lie_in_ball_and_box_and_points_inside_stay(geometry: Geometry, seed: int, size: float) -> None:
+    x0, x = points(seed, *geometry.bounds), points(seed + 1, -3, 4)
+    epsilon = torch.rand(5, generator=generator(seed), dtype=torch.float64) * size
+    inside = geometry.project(x, x0, epsilon)
+    assert (geometry.norm(inside - x0) <= epsilon * (1 + 1e-12) + 1e-15).all()
+    assert inside.min() >= geometry.bounds[0]
+    assert inside.max() <= geometry.bounds[1]
+    assert torch.allclose(geometry.project(inside, x0, epsilon), inside, atol=1e-14)
+
+
+@both
+@given(seeds, st.floats(1e-3, 5), st.sampled_from([1e-200, 1.0, 1e100]))
+def test_the_steepest_step_attains_the_dual_norm(geometry: Geometry, seed: int, alpha: float, scale: float) -> None:
+    """max over |d|_p <= alpha of <g, d> is alpha |g|_q."""
+    g = torch.randn(5, 2, 3, generator=generator(seed), dtype=torch.float64)
+    radius = torch.full((5,), alpha, dtype=torch.float64)
+    d = geometry.steepest(g * scale, radius)
+    assert torch.allclose(geometry.norm(d), radius)
+    assert torch.allclose((g * d).flatten(1).sum(1), alpha * g.flatten(1).norm(p=geometry.q, dim=1))
+
+
+@both
+def test_a_zero_gradient_is_no_step(geometry: Geometry) -> None:
+    assert (geometry.steepest(torch.zeros(2, 3), torch.ones(2)) == 0).all()
+
+
+@pytest.mark.parametrize("geometry", [Linf((-9.0, 9.0)), L2((-9.0, 9.0))], ids=str)
+def test_random_starts_are_uniform_in_the_ball(geometry: Geometry) -> None:
+    x0 = torch.zeros(4000, 3, dtype=torch.float64)
+    x = geometry.random(uniform(0, torch.arange(4000), 3), x0, torch.full((4000,), 2.0, dtype=torch.float64))
+    volume = (geometry.norm(x) / 2) ** 3  # uniform in [0, 1] for a uniform point in three dimensions
+    assert volume.max() <= 1 + 1e-12
+    assert volume.mean().item() == pytest.approx(0.5, abs=0.02)
+    assert volume.var().item() == pytest.approx(1 / 12, abs=0.006)
+    assert x.mean(0).abs().max() < 0.06
