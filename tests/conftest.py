@@ -4,7 +4,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(min(2, os.cpu_count() or 1))
+torch.set_num_threads(1)  # the networks of the tests are tiny: a second thread costs more than it brings
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("default")
 

@@ -1,7 +1,10 @@
 """Attacks on randomized networks, in three modes: what the adversary sees is a view."""
 
+from graddiv.attacks.apgd import APGD
 from graddiv.attacks.attack import Attack
+from graddiv.attacks.fab import FAB
 from graddiv.attacks.pgd import FGSM, PGD
+from graddiv.attacks.square import Square
 from graddiv.attacks.views import EOT, Cost, Fixed, Given, View, as_view
 
-__all__ = ["EOT", "FGSM", "PGD", "Attack", "Cost", "Fixed", "Given", "View", "as_view"]
+__all__ = ["APGD", "EOT", "FAB", "FGSM", "PGD", "Attack", "Cost", "Fixed", "Given", "Square", "View", "as_view"]

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.directions.gradients import MeanGradient, lookup, mean_gradient
+from graddiv.directions.gradients import MeanGradient, check_finite, lookup, mean_gradient
 from graddiv.errors import GradDivError
+from graddiv.losses import margin
 from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.seeding import fold
 
@@ -30,10 +31,12 @@ class Cost:
 
 
 class View(ABC):
-    """The models of iteration k, and the three things an attack asks of them, each with one graph alive at a time."""
+    """The models of iteration k, and what an attack asks of them, each with one graph alive at a time."""
 
     prefix = ""
     """Stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD."""
+    fresh = True
+    """Whether each iteration has models of its own, so that losses of two iterations do not compare."""
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -65,6 +68,29 @@ class View(ABC):
         goal = lookup(objective)
         with torch.no_grad(), self._statistics():
             return goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
+
+    def logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        """The mean logits z over the models of iteration k."""
+        with torch.no_grad(), self._statistics():
+            return torch.stack([f(x) for f in self._counted(k)]).mean(0)
+
+    def differences(
+        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]
+    ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l ..."]]:
+        """z_l - z_y and grad_x (z_l - z_y) of the mean logits z, for the classes l = y + 1, y + 2, ... (modulo c)."""
+        gaps, gradients, n = torch.zeros(()), torch.zeros(()), 0
+        with torch.enable_grad(), self._statistics():
+            for f in self._counted(k):
+                point = x.detach().requires_grad_()
+                z = f(point)
+                margin(z.detach(), y)  # tells of labels that are no class, which the modulo would hide
+                turned = z.gather(1, (y[:, None] + torch.arange(z.shape[1], device=y.device)) % z.shape[1])
+                gap = turned[:, 1:] - turned[:, :1]
+                columns = [torch.autograd.grad(column.sum(), point, retain_graph=True)[0] for column in gap.unbind(1)]
+                gaps, gradients, n = gaps + gap.detach(), gradients + torch.stack(columns, 1), n + 1
+                self.cost.backwards += len(columns)
+        check_finite(gradients.flatten(1).abs().sum(1))
+        return gaps / n, gradients / n
 
     def _counted(self, k: int, backwards: int = 0) -> Iterator[SampleModel]:
         for f in self(k):
@@ -102,6 +128,8 @@ class _OfNetwork(View):
 class Fixed(_OfNetwork):
     """[Attack]: one sample model, the same throughout; drawn and bound once."""
 
+    fresh = False
+
     def __init__(self, F: RandomizedNetwork | nn.Module, seed: int = 0) -> None:
         super().__init__(F, seed)
         self._fixed = self._model("fixed")
@@ -118,6 +146,7 @@ class EOT(_OfNetwork):
         if n < 1:
             raise GradDivError(f"n is {n}, expected at least one sample model")
         self.n = n if self.random else 1
+        self.fresh = self.random
         self.prefix = "" if not self.random else "EOT^1-" if n == 1 else "EOT-"
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
@@ -126,6 +155,8 @@ class EOT(_OfNetwork):
 
 class Given(View):
     """A transfer attack: these models, all of them, at each iteration."""
+
+    fresh = False
 
     def __init__(self, models: Sequence[SampleModel]) -> None:
         super().__init__()

@@ -59,7 +59,7 @@ def directions(g: Float[Tensor, "n b ..."]) -> Directions:
     """v_i = g_i / |g_i|_2."""
     g = g.flatten(2).double()
     norms = torch.linalg.vector_norm(g, dim=2, keepdim=True)
-    _check_finite(norms.sum((0, 2)))
+    check_finite(norms.sum((0, 2)))
     return Directions(g / norms.clamp_min(ZERO), (norms >= ZERO).all(0).squeeze(1))
 
 
@@ -120,7 +120,7 @@ def mean_gradient(
         top = new_top
     if not met:
         raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
-    _check_finite(total.flatten(1).abs().sum(1))
+    check_finite(total.flatten(1).abs().sum(1))
     return MeanGradient(total / len(met), top, goal.value(torch.stack(met)))
 
 
@@ -131,7 +131,8 @@ def lookup(objective: str) -> Objective:
     return OBJECTIVES[objective]
 
 
-def _check_finite(lengths: Float[Tensor, " b"]) -> None:
+def check_finite(lengths: Float[Tensor, " b"]) -> None:
+    """Refuse gradients of which some length is NaN or infinite."""
     if not (finite := torch.isfinite(lengths)).all():
         raise GradDivError(
             f"the input gradients of {int((~finite).sum())} of {len(lengths)} examples are not finite: "

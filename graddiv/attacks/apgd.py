@@ -1,0 +1,182 @@
+"""Auto-PGD (Croce and Hein 2020): projected gradient ascent with momentum that halves its own steps."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from graddiv.attacks.attack import RESCORE, Attack, Problem
+from graddiv.attacks.views import View
+from graddiv.directions.gradients import lookup
+from graddiv.errors import GradDivError, unknown
+from graddiv.geometry import Linf, rows
+from graddiv.networks import SampleModel
+
+ReturnRule = Literal["strong", "reference"]
+
+KEPT = 3
+"""How many of the best iterates are scored again: the luckiest of many noisy losses need not be the highest."""
+
+
+class Ascent(NamedTuple):
+    """What one run has seen."""
+
+    best: Float[Tensor, "k b ..."]
+    """The iterates of highest loss, at most KEPT of them, the highest first."""
+    last: Float[Tensor, "b ..."]
+    fooling: Float[Tensor, "b ..."]
+    """The last iterate that the last model of its iteration got wrong; the start where there is none."""
+    fooled: Bool[Tensor, " b"]
+    """Whether there is one."""
+    eta: Float[Tensor, " b"]
+    """The step size at the end."""
+
+
+@dataclass(frozen=True)
+class APGD(Attack):
+    """x_{k+1} = P(x_k + a (z-x_k) + (1-a) (x_k-x_{k-1})), z = P(x_k + argmax_{|g|_p <= eta} <g, E grad L(F(x_k), y)>).
+
+    P projects to the ball, a is the momentum.  m iterations from a random point of the sphere.  eta starts at
+    2 epsilon; at checkpoints it is halved, and the best point so far is gone back to, where the loss rose in no more
+    than a share rho of the steps, or the best loss did not move although eta had been left alone.  Gradient and loss
+    are means over the same models.
+
+    return_rule "strong": of the best iterates and the last, the one with the highest loss on fresh models.
+    "reference": as AutoAttack, the last iterate that a single model got wrong; the clean image where there is none,
+    or where a first model was wrong about it already.  Weak on randomized networks, but what is published.
+    """
+
+    m: int = 100
+    momentum: float = 0.75
+    rho: float = 0.75
+    return_rule: ReturnRule = "strong"
+
+    def __post_init__(self) -> None:
+        lookup(self.objective)
+        if self.m < 1:
+            raise GradDivError(f"m is {self.m}, expected at least one iteration")
+        if not (0 < self.momentum <= 1 and 0 <= self.rho <= 1):
+            raise GradDivError(f"momentum is {self.momentum} and rho {self.rho}, expected shares between 0 and 1")
+        if self.return_rule not in get_args(ReturnRule):
+            raise unknown("return_rule", self.return_rule, get_args(ReturnRule))
+        if self.return_rule == "reference" and self.restarts > 1:
+            raise GradDivError(f"restarts is {self.restarts}, expected 1 with return_rule='reference'")
+
+    @property
+    def name(self) -> str:  # type: ignore[override]
+        """APGD_CE or APGD_DLR, as in the paper's tables."""
+        return f"APGD_{self.objective.upper()}"
+
+    @property
+    def iterations(self) -> int:
+        return self.m
+
+    def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+        view, x0, y = problem.view, problem.x0, problem.y
+        found = self.ascend(problem, self.start(problem, restart), first=restart * (self.m + 1))
+        fresh = RESCORE - 1 - restart
+        if self.return_rule == "reference":
+            attacked = _Witness(view).first_prediction(fresh, x0) == y
+            return torch.where(rows(attacked & found.fooled, x0), found.fooling, x0)
+        candidates = torch.cat([found.best, found.last[None]])
+        losses = torch.stack([view.loss(fresh, x, y, self.objective) for x in candidates])
+        return candidates[losses.argmax(0), torch.arange(len(x0), device=x0.device)]
+
+    def start(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+        """x0 + epsilon t / |t|_p with t uniform in the cube for Linf, normal for L2; clipped to the box."""
+        x0, u = problem.x0, problem.uniform("start", restart)
+        t = 2 * u - 1 if isinstance(self.geometry, Linf) else torch.special.ndtri(u.clamp(2**-54, 1 - 2**-53))
+        t = (t / rows(self.geometry.norm(t), t)).to(x0.dtype).reshape(x0.shape)
+        return self.geometry.project(x0 + rows(problem.epsilon, x0) * t, x0, problem.epsilon)
+
+    def ascend(self, problem: Problem, start: Float[Tensor, "b ..."], first: int = 0) -> Ascent:
+        """m steps from `start`, through the models of iterations first .. first + m."""
+        view, y = _Witness(problem.view), problem.y
+        project = partial(self.geometry.project, x0=problem.x0, epsilon=problem.epsilon)
+        x = previous = fooling = start
+        g, _, loss = view.gradient(first, x, y, self.objective)
+        fooled = view.last_prediction != y
+        best, best_loss, best_g = x[None], loss[None], g
+        eta = 2 * problem.epsilon
+
+        # The reference compares its first step with a loss of 0, not with that of the start, and treats eta as halved
+        # before the first checkpoint.
+        loss, rises, checked_loss = torch.zeros_like(loss), torch.zeros_like(y), loss
+        halved = torch.ones_like(fooled)
+        checkpoints = self.checkpoints()
+        for k in range(self.m):
+            a = self.momentum if k else 1.0
+            z = project(x + self.geometry.steepest(g, eta))
+            x, previous = project(x + a * (z - x) + (1 - a) * (x - previous)), x
+
+            loss_before = loss
+            g, _, loss = view.gradient(first + k + 1, x, y, self.objective)
+            rises = rises + (loss > loss_before)
+            best_g = torch.where(rows(loss > best_loss[0], g), g, best_g)
+            best, best_loss = _insert(best, best_loss, x, loss)
+            wrong = view.last_prediction != y
+            fooling, fooled = torch.where(rows(wrong, x), x, fooling), fooled | wrong
+
+            if window := checkpoints.get(k):
+                halved = (rises <= self.rho * window) | (~halved & (best_loss[0] <= checked_loss))
+                eta = torch.where(halved, eta / 2, eta)
+                x, g = torch.where(rows(halved, x), best[0], x), torch.where(rows(halved, g), best_g, g)
+                checked_loss, rises = best_loss[0], torch.zeros_like(rises)
+            problem.tick()
+        return Ascent(best, x, fooling, fooled, eta)
+
+    def checkpoints(self) -> dict[int, int]:
+        """{k: how many steps it looks back upon}: the windows shrink from 0.22 m by 0.03 m each, down to 0.06 m."""
+        longest, shrinkage, shortest = (max(int(share * self.m), 1) for share in (0.22, 0.03, 0.06))
+        windows, k, window = {}, longest - 1, longest
+        while k < self.m:
+            windows[k] = window
+            window = max(window - shrinkage, shortest)
+            k += window
+        return windows
+
+
+def _insert(
+    best: Float[Tensor, "k b ..."],
+    best_loss: Float[Tensor, "k b"],
+    x: Float[Tensor, "b ..."],
+    loss: Float[Tensor, " b"],
+) -> tuple[Tensor, Tensor]:
+    """The KEPT best of the points so far and x, per example, in order; at equal loss the older one first."""
+    points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
+    order = losses.argsort(stable=True, dim=0, descending=True)[:KEPT]
+    return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)
+
+
+class _Witness(View):
+    """The same view, remembering what the last model it showed has predicted."""
+
+    last_prediction: Int64[Tensor, " b"]
+
+    def __init__(self, view: View) -> None:
+        self.view, self.cost = view, view.cost
+
+    @property
+    def random(self) -> bool:
+        return self.view.random
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        return (partial(self._watched, f) for f in self.view(k))
+
+    def first_prediction(self, k: int, x: Float[Tensor, "b ..."]) -> Int64[Tensor, " b"]:
+        """What the first model of iteration k predicts."""
+        with torch.no_grad(), self._statistics():
+            return next(self._counted(k))(x).argmax(1)
+
+    def _watched(self, f: SampleModel, x: Tensor) -> Tensor:
+        logits = f(x)
+        self.last_prediction = logits.detach().argmax(1)
+        return logits
+
+    def _statistics(self) -> AbstractContextManager[None]:
+        return self.view._statistics()

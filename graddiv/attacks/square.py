@@ -1,0 +1,170 @@
+"""Square (Andriushchenko et al. 2020): random search with square-shaped changes, which needs no gradient."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Float64
+from torch import Tensor
+from torch.nn.functional import pad
+
+from graddiv.attacks.attack import Attack, Problem
+from graddiv.errors import GradDivError
+from graddiv.geometry import L2, rows
+from graddiv.seeding import fold, uniform
+
+Draw = Callable[[int], Tensor]
+"""k -> k uniform numbers for each example; one call per query, as the numbers of a second would be the same."""
+
+Window = tuple[Tensor, Tensor, Tensor, Tensor]
+"""The index of a square in each image: example, channel, row and column."""
+
+HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""After how many of 10000 queries the share of pixels changed at once is halved."""
+
+
+@dataclass(frozen=True)
+class Square(Attack):
+    """x_{k+1} = x' if L(F(x'), y) > L(F(x_k), y) else x_k, where x' is x_k changed in a square at a random place.
+
+    m queries, the first for the start; squares cover p_init of the image, then less and less.  Both losses are of the
+    same models: where each iteration has new ones the incumbent is looked at again, since its best loss so far would
+    be that of a lucky draw, which no candidate can beat.  No image is left alone once it is misclassified.
+    """
+
+    objective: str = "margin"
+    m: int = 5000
+    p_init: float = 0.8
+
+    name = "Square"
+
+    def __post_init__(self) -> None:
+        if self.m < 1 or not 0 < self.p_init <= 1:
+            raise GradDivError(
+                f"m is {self.m} and p_init {self.p_init}, expected at least one query and a share of pixels in (0, 1]"
+            )
+
+    @property
+    def iterations(self) -> int:
+        return self.m
+
+    def run(self, problem: Problem, restart: int) -> Float[Tensor, "b c h w"]:
+        x0, view = problem.x0, problem.view
+        if x0.dim() != 4:
+            raise GradDivError(f"x has shape {tuple(x0.shape)}, expected images of shape b c h w")
+        start, change = (self._tiles, self._move) if isinstance(self.geometry, L2) else (self._stripes, self._recolour)
+
+        def draw_of(query: int) -> Draw:
+            return lambda k: uniform(fold(problem.seed, "square", restart, query), problem.ids, k)
+
+        def loss_of(x: Tensor, query: int) -> Tensor:
+            loss = view.loss(restart * self.m + query, x, problem.y, self.objective)
+            if loss.isnan().any():
+                raise GradDivError(f"the loss of {int(loss.isnan().sum())} of {len(loss)} examples is NaN")
+            return loss
+
+        x = start(problem, draw_of(0))
+        problem.tick()
+        for query in range(1, self.m):
+            candidate = change(problem, x, self._share(query), draw_of(query))
+            if view.fresh or query == 1:
+                loss = loss_of(x, query)
+            candidate_loss = loss_of(candidate, query)
+            better = candidate_loss > loss
+            x, loss = torch.where(rows(better, x), candidate, x), torch.where(better, candidate_loss, loss)
+            problem.tick()
+        return x
+
+    def _share(self, query: int) -> float:
+        """p_init / 2^j after j halvings: the share of pixels a square covers."""
+        return float(self.p_init / 2 ** sum(10_000 * query > after * self.m for after in HALVINGS))
+
+    def _stripes(self, problem: Problem, draw: Draw) -> Float[Tensor, "b c h w"]:
+        """x0 +- epsilon, a sign for each column of each channel: networks are sensitive to vertical stripes."""
+        b, c, _, w = problem.x0.shape
+        stripes = rows(problem.epsilon, problem.x0) * _signs(draw(c * w), problem.x0).reshape(b, c, 1, w)
+        return self.geometry.project(problem.x0 + stripes, problem.x0, problem.epsilon)
+
+    def _recolour(self, problem: Problem, x: Tensor, share: float, draw: Draw) -> Float[Tensor, "b c h w"]:
+        """x +- 2 epsilon in a square, a sign for each channel, back to the ball: each pixel ends at an edge of it."""
+        _, c, h, w = x.shape
+        side = min(max(round(math.sqrt(share * h * w)), 1), h, w)
+        u = draw(2 + c)
+        square = _window(u[:, :2], side, x)
+        old, middle = x[square], problem.x0[square]
+        step = 2 * rows(problem.epsilon, x) * _signs(u[:, 2:], x)[..., None, None]
+        new, opposite = (self.geometry.project(old + change, middle, problem.epsilon) for change in (step, -step))
+        same = (new == old).flatten(1).all(1)  # it has these colours already: the opposite ones save the query
+        candidate = x.clone()
+        candidate[square] = torch.where(rows(same, x), opposite, new)
+        return candidate
+
+    def _tiles(self, problem: Problem, draw: Draw) -> Float[Tensor, "b c h w"]:
+        """x0 + epsilon * a grid of tiles, 5 along the shorter side: each a pair of bumps of random orientation."""
+        b, c, h, w = problem.x0.shape
+        side = max(min(h, w) // 5, 1)
+        down, across = h // side, w // side
+        u = draw((c + 1) * down * across).reshape(b, c + 1, down, across, 1, 1)
+        tiles = _signs(u[:, :c], problem.x0) * _turned(_bumps(side, problem.x0), u[:, c:])
+        grid = tiles.transpose(3, 4).reshape(b, c, down * side, across * side)
+        top, left = (h - down * side) // 2, (w - across * side) // 2
+        grid = pad(grid, (left, w - across * side - left, top, h - down * side - top))
+        return self._onto_sphere(problem, grid)
+
+    def _move(self, problem: Problem, x: Tensor, share: float, draw: Draw) -> Float[Tensor, "b c h w"]:
+        """Empty a window; what it held of epsilon^2, and what the box left unused, goes to bumps added to another."""
+        _, c, h, w = x.shape
+        side = min(max(round(math.sqrt(share * h * w)), 3) | 1, h, w)
+        u = draw(5 + c)
+        target, source = _window(u[:, :2], side, x), _window(u[:, 2:4], side, x)
+        bumps = _signs(u[:, 5:], x)[..., None, None] * _turned(_bumps(side, x), u[:, 4, None, None, None])
+
+        old = x - problem.x0
+        new = old.clone()
+        new[target] = new[source] = 0
+        unused = (problem.epsilon**2 - self.geometry.norm(old) ** 2).clamp_min(0) / c
+        freed = (old**2 - new**2).sum((2, 3), keepdim=True) + rows(unused, x)
+        new[target] = _unit(bumps + _unit(old[target])) * freed.sqrt()
+        return self._onto_sphere(problem, new)
+
+    def _onto_sphere(self, problem: Problem, delta: Tensor) -> Float[Tensor, "b c h w"]:
+        """x0 + epsilon delta / |delta|_2, in the box."""
+        return (problem.x0 + self.geometry.steepest(delta, problem.epsilon)).clamp(*self.geometry.bounds)
+
+
+def _signs(u: Float64[Tensor, "..."], like: Tensor) -> Float[Tensor, "..."]:
+    """-1 or 1, from a uniform number each."""
+    return torch.where(u < 0.5, -1.0, 1.0).to(like.dtype)
+
+
+def _window(u: Float64[Tensor, "b 2"], side: int, x: Float[Tensor, "b c h w"]) -> Window:
+    """A square in each image, x[window] of shape b c side side: every place that holds it is as likely."""
+    b, c, h, w = x.shape
+    corner = (u * torch.tensor([h - side + 1, w - side + 1], device=x.device)).long()
+    place = corner[..., None] + torch.arange(side, device=x.device)
+    example, channel = torch.arange(b, device=x.device), torch.arange(c, device=x.device)
+    return example[:, None, None, None], channel[:, None, None], place[:, 0, None, :, None], place[:, 1, None, None, :]
+
+
+def _bumps(side: int, like: Tensor) -> Float[Tensor, "side side"]:
+    """A bump above, its opposite below: together of length 1, and not averaged away by a convolution."""
+    return _unit(torch.cat([_bump(side // 2, side, like), -_bump(side - side // 2, side, like)]))
+
+
+def _bump(h: int, w: int, like: Tensor) -> Float[Tensor, "h w"]:
+    """sum_{r >= d} (r + 1)^-2, d = the distance of a pixel from the middle (max norm), scaled to length 1."""
+    down, across = (torch.arange(n, device=like.device).sub(n // 2).abs() for n in (h, w))
+    heights = torch.arange(1, max(h, w) // 2 + 2, device=like.device, dtype=like.dtype) ** -2
+    return _unit(heights.flip(0).cumsum(0).flip(0)[torch.maximum(down[:, None], across)])
+
+
+def _turned(pattern: Float[Tensor, "s s"], u: Float64[Tensor, "..."]) -> Float[Tensor, "... s s"]:
+    """The pattern or its transpose, from a uniform number each."""
+    return torch.where(u < 0.5, pattern, pattern.T)
+
+
+def _unit(pattern: Float[Tensor, "... h w"]) -> Float[Tensor, "... h w"]:
+    """pattern / |pattern|_2 of each plane; 0 where it is."""
+    length = torch.linalg.vector_norm(pattern, dim=(-2, -1), keepdim=True)
+    return pattern / torch.where(length > 0, length, 1.0)

@@ -1,0 +1,280 @@
+"""Square: laws of a random search, squares of every image and place, strength beside the reference."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graddiv import Dirac, GradDivError, bayesian
+from graddiv.attacks import EOT, Fixed, Given
+from graddiv.attacks.square import Square
+from graddiv.geometry import L2, Geometry, Linf
+from graddiv.losses import margin, soft_margin
+from graddiv.seeding import isolated
+from tests.helpers import KINDS, STOCHASTIC, convnet, global_rng_untouched, images, labels, network, no_type_checks
+
+GEOMETRIES = [Linf(), L2()]
+every_geometry = pytest.mark.parametrize("geometry", GEOMETRIES, ids=lambda g: g.name)
+
+
+class Spy:
+    """A model that keeps what it is asked; by default it is never impressed."""
+
+    def __init__(self, model: nn.Module | None = None) -> None:
+        self.model = model
+        self.asked: list[Tensor] = []
+
+    def __call__(self, x: Tensor) -> Tensor:
+        self.asked.append(x.clone())
+        return torch.zeros(len(x), 4, dtype=x.dtype) if self.model is None else self.model(x)
+
+
+def grey(b: int, *shape: int) -> Tensor:
+    return torch.full((b, *shape), 0.5, dtype=torch.float64)
+
+
+@every_geometry
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_result_is_inside_ball_and_box_and_raises_the_loss(kind: str, geometry: Geometry) -> None:
+    F, x, y = network(kind), images(5), labels(5)
+    epsilon = torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3], dtype=torch.float64)
+    for view in (Fixed(F, seed=1), EOT(F, 2, seed=1), Given(F.sample(2, 1))):
+        x_adv = Square(geometry, m=16, restarts=2)(view, x, y, epsilon)
+        assert (geometry.norm(x_adv - x) <= epsilon * (1 + 1e-6)).all()
+        assert x_adv.min() >= 0
+        assert x_adv.max() <= 1
+        assert torch.equal(x_adv[0], x[0])
+        assert not x_adv.requires_grad
+        assert view.loss(0, x_adv, y, "margin").sum() > view.loss(0, x, y, "margin").sum()
+
+
+@every_geometry
+def test_the_best_query_is_returned(geometry: Geometry) -> None:
+    module, x, y = convnet(), images(6), labels(6)
+    spy = Spy(module)
+    x_adv = Square(geometry, m=50)(Given([spy]), x, y, 0.2)
+    best = torch.stack([soft_margin(module(asked), y) for asked in spy.asked]).amax(0)
+    assert torch.allclose(soft_margin(module(x_adv), y), best, rtol=0, atol=1e-12)
+
+
+@every_geometry
+def test_more_queries_never_lower_the_loss(geometry: Geometry) -> None:
+    module, x, y = convnet(), images(6), labels(6)
+    # squares so small that their side, which follows the share of queries done, is the same throughout
+    results = [Square(geometry, m=m, p_init=0.01)(module, x, y, 0.2) for m in (1, 2, 5, 20, 80)]
+    losses = torch.stack([soft_margin(module(x_adv), y) for x_adv in results])
+    assert (losses.diff(dim=0) >= -1e-12).all()
+    assert (losses[-1] > losses[0]).all()
+
+
+@every_geometry
+def test_on_a_linear_network_the_true_distance_decides(geometry: Geometry) -> None:
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).double()
+    x = 0.5 + 0.05 * (images(6, shape=(1, 8, 8)) - 0.5)
+    with torch.no_grad():
+        w = torch.zeros(8, 8, dtype=torch.float64)
+        w[2:5, 3:6] = torch.tensor([[1.0, 2.0, 1.0], [-1.0, -2.0, -1.0], [-0.5, -1.0, -0.5]])
+        w = w.flatten()
+        module[1].weight.copy_(torch.stack([w, -w]))
+        module[1].bias.copy_(torch.tensor([0.1, -0.1]))
+        y = module(x).argmax(1)
+        distance = -margin(module(x), y) / (2 * w).norm(p=geometry.q)
+    assert (module(Square(geometry, m=400)(module, x, y, 1.5 * distance)).argmax(1) != y).all()
+    assert (module(Square(geometry, m=100)(module, x, y, 0.95 * distance)).argmax(1) == y).all()
+
+
+@every_geometry
+@pytest.mark.parametrize("kind", ["bayesian", "rse", "mixup"])
+def test_results_do_not_depend_on_the_batch(kind: str, geometry: Geometry) -> None:
+    F, x, y, attack = network(kind), images(6), labels(6), Square(geometry, m=15)
+    ids = torch.tensor([3, 14, 15, 92, 65, 35])
+    whole = attack(EOT(F, 2), x, y, 0.1, ids=ids)
+    parts = [attack(EOT(F, 2), x[k], y[k], 0.1, ids=ids[k]) for k in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
+
+
+@every_geometry
+@pytest.mark.parametrize(
+    "shape", [(1, 4, 9), (3, 9, 4), (3, 1, 7), (1, 2, 2), (3, 28, 5), (2, 1, 1), (1, 14, 14)], ids=str
+)
+def test_images_of_any_shape(shape: tuple[int, int, int], geometry: Geometry) -> None:
+    with isolated(0):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(shape[0] * shape[1] * shape[2], 3)).double()
+    x, y = images(4, shape=shape), labels(4, classes=3)
+    x_adv = Square(geometry, m=40)(module, x, y, 0.1)
+    assert x_adv.shape == x.shape
+    assert (geometry.norm(x_adv - x) <= 0.1 * (1 + 1e-6)).all()
+    assert (soft_margin(module(x_adv), y) > soft_margin(module(x), y)).float().mean() > 0.7
+
+
+@every_geometry
+def test_each_image_has_squares_of_its_own(geometry: Geometry) -> None:
+    spy = Spy()
+    Square(geometry, m=40)(Given([spy]), grey(3, 1, 12, 12), labels(3), 0.1, ids=torch.tensor([5, 8, 5]))
+    asked = torch.stack(spy.asked)
+    assert torch.equal(asked[:, 0], asked[:, 2])
+    assert all(not torch.equal(one, other) for one, other in zip(asked[:, 0], asked[:, 1], strict=True))
+
+
+def test_every_pixel_is_as_likely_and_no_query_is_wasted() -> None:
+    spy, b, m = Spy(), 8, 400
+    Square(m=m, p_init=0.01)(Given([spy]), grey(b, 1, 6, 4), labels(b), 0.1)
+    changed = torch.stack(spy.asked[1:]) != spy.asked[0]
+    assert (changed.flatten(2).sum(2) == 1).all()
+    count, expected = changed.sum((0, 1)), (m - 1) * b / 24
+    assert ((count - expected) ** 2 / expected).sum() < 50  # chi-squared with 23 degrees of freedom: p = 0.001
+
+
+@every_geometry
+def test_squares_reach_every_row_and_column(geometry: Geometry) -> None:
+    spy, x = Spy(), grey(8, 1, 5, 6)
+    Square(geometry, m=200, p_init=0.3)(Given([spy]), x, labels(8), 0.1)
+    changed = (torch.stack(spy.asked[1:10]) != spy.asked[0]).flatten(0, 1)[:, 0]
+    rows_met, columns_met = changed.any(0).any(1), changed.any(0).any(0)
+    assert rows_met.all()
+    assert columns_met.all()
+
+
+def test_squares_shrink_from_the_share_asked_for_to_a_pixel() -> None:
+    spy = Spy()
+    Square(m=1000)(Given([spy]), grey(1, 1, 20, 20), labels(1), 0.1)
+    # the start is striped, so a square changes some of its columns: their height is its side
+    heights = [int((asked != spy.asked[0])[0, 0].any(1).sum()) for asked in spy.asked[1:]]
+    assert heights == sorted(heights, reverse=True)
+    assert sorted(set(heights)) == [1, 2, 3, 4, 6, 9, 13, 18]  # sqrt(0.8 * 400 / 2^j), rounded
+
+
+def test_the_start_in_l2_is_a_grid_of_the_papers_bumps() -> None:
+    square = pytest.importorskip("pyautoattack.square")
+    with isolated(0):
+        eta = square.SquareAttack(nn.Identity(), norm="L2", device="cpu").eta(3).double()
+    delta = Square(L2(), m=1)(Given([Spy()]), grey(4, 2, 17, 18), labels(4), 0.1) - 0.5
+    assert torch.allclose(L2().norm(delta), torch.tensor(0.1).double(), atol=1e-12)
+    tiles = delta[..., 1:16, :].unfold(2, 3, 3).unfold(3, 3, 3).flatten(0, 3) * (5 * 6 * 2) ** 0.5 / 0.1
+    kinds = torch.stack([eta, -eta, eta.T, -eta.T])
+    matches = (tiles[:, None] - kinds).abs().amax((2, 3)) < 1e-6
+    assert (matches.sum(1) == 1).all()
+    assert matches.any(0).all()
+
+
+class Sure(nn.Module):
+    """Logits as large as those of a trained network."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return 100 * z
+
+
+@pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.03), ("L2", 0.6)])
+def test_no_weaker_than_the_reference(norm: str, epsilon: float) -> None:
+    square = pytest.importorskip("pyautoattack.square")
+    with isolated(0):
+        module = nn.Sequential(
+            *(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(8 * 49, 5), Sure()),
+        ).requires_grad_(False)
+    x = images(64, shape=(1, 15, 15), dtype=torch.float32)
+    y, m = module(x).argmax(1), 200
+    ours = Square(Linf() if norm == "Linf" else L2(), m=m)(module, x, y, epsilon)
+    with isolated(1):
+        peer = square.SquareAttack(
+            module, norm=norm, eps=epsilon, n_queries=m, seed=0, device="cpu", resc_schedule=True
+        )
+        peer.init_hyperparam(x)
+        theirs = peer.attack_single_run(x, y)[1]  # `perturb` would hand back clean images where it fails
+
+    def left(x_adv: Tensor) -> tuple[float, float]:
+        left = -margin(module(x_adv), y)
+        return float((left > 0).float().mean()), float(left.clamp_min(0).mean())
+
+    (our_accuracy, our_margin), (their_accuracy, their_margin) = left(ours), left(theirs)
+    assert 0 < their_accuracy < 1
+    assert our_accuracy <= their_accuracy + 0.05
+    assert our_margin <= 1.1 * their_margin
+
+
+@every_geometry
+@pytest.mark.parametrize("n", [1, 3])
+def test_a_noisy_network_loses_on_models_the_attack_has_not_seen(n: int, geometry: Geometry) -> None:
+    F, x, y = bayesian(convnet(nn.ReLU), 0.05), images(8), labels(8)
+    x_adv = Square(geometry, m=80)(EOT(F, n), x, y, 0.3 if geometry.name == "Linf" else 1.0)
+    judge = EOT(F, 30, seed=99)
+    assert (judge.loss(0, x_adv, y, "ensemble") > judge.loss(0, x, y, "ensemble")).all()
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_on_fresh_models_candidate_and_incumbent_meet_the_same_ones(kind: str) -> None:
+    class Watched(EOT):
+        def loss(self, k: int, x: Tensor, y: Tensor, objective: str = "ce") -> Tensor:
+            asked.append((k, x.clone()))
+            return super().loss(k, x, y, objective)
+
+    asked: list[tuple[int, Tensor]] = []
+    Square(m=5, restarts=1)(Watched(network(kind), 2), images(2), labels(2), 0.1)
+    assert [k for k, _ in asked] == [1, 1, 2, 2, 3, 3, 4, 4]
+
+
+def test_the_cost_is_counted() -> None:
+    F, x, y = network("bayesian"), images(2), labels(2)
+    fixed, eot, given, plain = Fixed(F), EOT(F, 3), Given(F.sample(2, 1)), EOT(Dirac(convnet()), 3)
+    for view in (fixed, eot, given, plain):
+        Square(m=10)(view, x, y, 0.1)
+        assert view.cost.backwards == 0
+    assert [view.cost.forwards for view in (fixed, eot, given, plain)] == [10, 2 * 3 * 9, 2 * 10, 10]
+    assert [view.cost.draws for view in (fixed, eot, given, plain)] == [1, 2 * 3 * 9, 0, 0]
+
+
+@every_geometry
+def test_on_a_deterministic_network_every_view_is_the_plain_attack_bit_for_bit(geometry: Geometry) -> None:
+    module, x, y, attack = convnet(nn.ReLU), images(5), labels(5), Square(geometry, m=40)
+    plain = attack(module, x, y, 0.1)
+    for view in (Fixed(Dirac(module), seed=7), EOT(module, 1), EOT(Dirac(module), 10), Given([module])):
+        assert torch.equal(attack(view, x, y, 0.1), plain)
+
+
+@every_geometry
+def test_repeats_agree_other_seeds_and_restarts_differ(geometry: Geometry) -> None:
+    module, x, y = convnet(), images(3), labels(3)
+    told: list[tuple[int, int]] = []
+    with no_type_checks(), global_rng_untouched():  # the checker draws from Python's random state
+        one, same, other, more = (
+            Square(geometry, m=20, seed=seed, restarts=restarts)(
+                module, x, y, 0.1, progress=lambda done, total: told.append((done, total))
+            )
+            for seed, restarts in ((0, 1), (0, 1), (1, 1), (0, 4))
+        )
+    assert torch.equal(one, same)
+    assert all((a != b).any() for a, b in zip(one, other, strict=True))
+    assert (soft_margin(module(more), y) >= soft_margin(module(one), y)).all()
+    assert not torch.equal(more, one)
+    assert told[-1] == (80, 80)
+
+
+def test_no_image_comes_back_clean_on_a_random_view() -> None:
+    F, x = network("bayesian"), images(6)
+    wrong = (F.module(x).argmax(1) + 1) % 4
+    x_adv = Square(m=3)(EOT(F, 2), x, wrong, 0.1)
+    assert ((x_adv - x).flatten(1).abs().amax(1) > 0.05).all()
+
+
+@every_geometry
+def test_odd_batches_types_and_bounds(geometry: Geometry) -> None:
+    module, attack = convnet(), Square(geometry, m=30)
+    assert attack(module, images(0), labels(0), 0.1).shape == (0, 1, 6, 6)
+    assert attack(module, images(1), labels(1), 0.1).shape == (1, 1, 6, 6)
+    assert attack(convnet().float(), images(2).float(), labels(2), 0.1).dtype == torch.float32
+    x = 2 * images(4) - 1
+    wide = Square(type(geometry)((-1.0, 1.0)), m=30)(module, x, labels(4), 0.5)
+    assert wide.min() < -0.9
+    assert wide.min() >= -1
+    assert wide.max() <= 1
+    assert (geometry.norm(wide - x) <= 0.5 * (1 + 1e-6)).all()
+
+
+def test_bad_input() -> None:
+    with pytest.raises(GradDivError, match=r"m is 0 and p_init 0\.8, expected at least one query"):
+        Square(m=0)
+    with pytest.raises(GradDivError, match=r"p_init 1\.5, expected .* a share of pixels in \(0, 1\]"):
+        Square(p_init=1.5)
+    with pytest.raises(GradDivError, match=r"x has shape \(3, 36\), expected images of shape b c h w"):
+        Square()(nn.Linear(36, 4).double(), images(3).flatten(1), labels(3), 0.1)
+    with pytest.raises(GradDivError, match="the loss of 3 of 3 examples is NaN"):
+        Square()(Given([lambda x: convnet()(x) * float("nan")]), images(3), labels(3), 0.1)
