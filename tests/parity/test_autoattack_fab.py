@@ -10,14 +10,17 @@ from graddiv.geometry import L2, Geometry, Linf
 from graddiv.seeding import generator
 from tests.helpers import convnet, images
 
-pytest.importorskip("pyautoattack")
+projections = pytest.importorskip("pyautoattack.fab_projections")
+FABAttack_PT = pytest.importorskip("pyautoattack.fab_pt").FABAttack_PT
 
 pytestmark = pytest.mark.slow
-from pyautoattack.fab_projections import projection_l2, projection_linf
-from pyautoattack.fab_pt import FABAttack_PT
 
 
-@pytest.mark.parametrize(("geometry", "theirs"), [(Linf(), projection_linf), (L2(), projection_l2)], ids=["Linf", "L2"])
+@pytest.mark.parametrize(
+    ("geometry", "theirs"),
+    [(Linf(), projections.projection_linf), (L2(), projections.projection_l2)],
+    ids=["Linf", "L2"],
+)
 @pytest.mark.parametrize("far", [0.1, 1.0, 5.0])
 def test_projections(geometry: Geometry, theirs: object, far: float) -> None:
     x = images(200, shape=(20,))
