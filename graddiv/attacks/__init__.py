@@ -4,7 +4,23 @@ from graddiv.attacks.apgd import APGD
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.fab import FAB
 from graddiv.attacks.pgd import FGSM, PGD
+from graddiv.attacks.probes import RandomSearch, RotatedPGD
 from graddiv.attacks.square import Square
 from graddiv.attacks.views import EOT, Cost, Fixed, Given, View, as_view
 
-__all__ = ["APGD", "EOT", "FAB", "FGSM", "PGD", "Attack", "Cost", "Fixed", "Given", "Square", "View", "as_view"]
+__all__ = [
+    "APGD",
+    "EOT",
+    "FAB",
+    "FGSM",
+    "PGD",
+    "Attack",
+    "Cost",
+    "Fixed",
+    "Given",
+    "RandomSearch",
+    "RotatedPGD",
+    "Square",
+    "View",
+    "as_view",
+]

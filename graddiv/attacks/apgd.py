@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from graddiv.attacks.attack import RESCORE, Attack, Problem
+from graddiv.attacks.attack import RESCORE, Attack, Problem, keep_best
 from graddiv.attacks.views import View
 from graddiv.directions.gradients import lookup
 from graddiv.errors import GradDivError, unknown
@@ -118,7 +118,7 @@ class APGD(Attack):
             g, _, loss = view.gradient(first + k + 1, x, y, self.objective)
             rises = rises + (loss > loss_before)
             best_g = torch.where(rows(loss > best_loss[0], g), g, best_g)
-            best, best_loss = _insert(best, best_loss, x, loss)
+            best, best_loss = keep_best(best, best_loss, x, loss, KEPT)
             wrong = view.last_prediction != y
             fooling, fooled = torch.where(rows(wrong, x), x, fooling), fooled | wrong
 
@@ -139,18 +139,6 @@ class APGD(Attack):
             window = max(window - shrinkage, shortest)
             k += window
         return windows
-
-
-def _insert(
-    best: Float[Tensor, "k b ..."],
-    best_loss: Float[Tensor, "k b"],
-    x: Float[Tensor, "b ..."],
-    loss: Float[Tensor, " b"],
-) -> tuple[Tensor, Tensor]:
-    """The KEPT best of the points so far and x, per example, in order; at equal loss the older one first."""
-    points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
-    order = losses.argsort(stable=True, dim=0, descending=True)[:KEPT]
-    return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)
 
 
 class _Witness(View):

@@ -118,3 +118,16 @@ class Attack(ABC):
         if radius.numel() and not (radius.min() >= 0 and radius.max() < math.inf):
             raise GradDivError(f"epsilon is {radius.min():.4g}, expected a finite radius >= 0")
         return radius.expand(len(x0))
+
+
+def keep_best(
+    best: Float[Tensor, "k b ..."],
+    best_loss: Float[Tensor, "k b"],
+    x: Float[Tensor, "b ..."],
+    loss: Float[Tensor, " b"],
+    kept: int,
+) -> tuple[Tensor, Tensor]:
+    """The `kept` best of the points so far and x, per example, in order; at equal loss the older one first."""
+    points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
+    order = losses.argsort(stable=True, dim=0, descending=True)[:kept]
+    return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)

@@ -37,10 +37,15 @@ class PGD(Attack):
         if self.random_start or restart:
             x = self.geometry.random(problem.uniform("start", restart), x0, epsilon)
         for k in range(self.m):
-            g = problem.view.gradient(restart * self.m + k, x, problem.y, self.objective).direction
+            iteration = restart * self.m + k
+            g = self.proxy(problem.view.gradient(iteration, x, problem.y, self.objective).direction, problem, iteration)
             x = self.geometry.project(x + self.geometry.steepest(g, self.alpha * epsilon), x0, epsilon)
             problem.tick()
         return x
+
+    def proxy(self, g: Float[Tensor, "b ..."], problem: Problem, iteration: int) -> Float[Tensor, "b ..."]:
+        """What the step follows in place of the gradient g: g itself."""
+        return g
 
 
 @dataclass(frozen=True)

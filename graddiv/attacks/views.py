@@ -92,6 +92,12 @@ class View(ABC):
         check_finite(gradients.flatten(1).abs().sum(1))
         return gaps / n, gradients / n
 
+    def first(self, k: int) -> "View":
+        """The view of one model alone, the first of iteration k; its cost counts here too."""
+        alone = _One(next(iter(self(k))), self)
+        alone.cost = self.cost
+        return alone
+
     def _counted(self, k: int, backwards: int = 0) -> Iterator[SampleModel]:
         for f in self(k):
             self.cost.forwards += 1
@@ -170,6 +176,17 @@ class Given(View):
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
         return iter(self.models)
+
+
+class _One(Given):
+    """One model of another view."""
+
+    def __init__(self, f: SampleModel, of: View) -> None:
+        super().__init__([f])
+        self.of = of
+
+    def _statistics(self) -> AbstractContextManager[None]:
+        return self.of._statistics()
 
 
 def as_view(target: View | nn.Module) -> View:
