@@ -2,7 +2,7 @@
 
     python examples/graddiv_in_your_loop.py
 
-About two minutes on two cores, no download.
+About a minute on two cores, no download.
 """
 
 import torch

@@ -1,0 +1,74 @@
+"""What every attack promises, whatever it does inside."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from graddiv import Dirac, bayesian
+from graddiv.attacks import APGD, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, Square
+from graddiv.geometry import L2
+from tests.helpers import convnet, images, labels, network
+
+ATTACKS = [
+    *(FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)),
+    *(APGD(m=6), APGD(L2(), "dlr", m=6), APGD(m=4, restarts=2)),
+    *(FAB(m=3), FAB(L2(), m=3, restarts=2), Square(m=12), Square(L2(), m=12)),
+]
+every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
+
+
+@every_attack
+def test_on_a_deterministic_network_every_view_is_the_plain_attack_bit_for_bit(attack: Attack) -> None:
+    module, x, y = convnet(nn.ReLU), images(5), labels(5)
+    plain = attack(module, x, y, 0.1)
+    for view in (Fixed(module), Fixed(Dirac(module), seed=7), EOT(module, 1), EOT(Dirac(module), 10), Given([module])):
+        assert torch.equal(attack(view, x, y, 0.1), plain)
+    view, lone = EOT(module, 10), Fixed(module)
+    attack(view, x, y, 0.1)
+    attack(lone, x, y, 0.1)
+    assert view.cost == lone.cost
+    assert view.cost.draws == 0
+    assert view.label("PGD") == "PGD"
+
+
+@pytest.mark.parametrize("kind", ["bayesian", "rse", "pni", "mixup"])
+@every_attack
+def test_results_do_not_depend_on_the_batch(kind: str, attack: Attack) -> None:
+    F, x, y = network(kind), images(6), labels(6)
+    ids = torch.tensor([3, 14, 15, 92, 65, 35])
+    whole = attack(EOT(F, 2), x, y, 0.1, ids=ids)
+    parts = [attack(EOT(F, 2), x[k], y[k], 0.1, ids=ids[k]) for k in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
+
+
+@every_attack
+def test_nothing_of_the_callers_is_touched(attack: Attack) -> None:
+    module = nn.Sequential(*convnet(batch_norm=True)[:-1], nn.Linear(36, 4).double()).train()
+    module[0].weight.requires_grad_(False)
+    F = bayesian(module, 0.05)
+    before = {name: t.clone() for name, t in F.state_dict().items()}
+    flags = [p.requires_grad for p in F.parameters()]
+    modes = [m.training for m in F.modules()]
+    x, y = images(3), labels(3)
+    copy = x.clone()
+    with torch.no_grad():
+        attack(EOT(F, 2), x, y, 0.1)
+    assert all(torch.equal(t, before[name]) for name, t in F.state_dict().items())
+    assert [p.requires_grad for p in F.parameters()] == flags
+    assert [m.training for m in F.modules()] == modes
+    assert all(p.grad is None for p in F.parameters())
+    assert torch.equal(x, copy)
+
+
+@every_attack
+def test_odd_batches_types_and_bounds(attack: Attack) -> None:
+    module = convnet()
+    assert attack(module, images(0), labels(0), 0.1).shape == (0, 1, 6, 6)
+    assert attack(module, images(1), labels(1), 0.1).shape == (1, 1, 6, 6)
+    single = attack(convnet().float(), images(2).float(), labels(2), 0.1)
+    assert single.dtype == torch.float32
+    wide = replace(attack, geometry=type(attack.geometry)((-1.0, 1.0)))(module, 2 * images(4) - 1, labels(4), 0.5)
+    assert wide.min() < -0.9
+    assert wide.min() >= -1
