@@ -19,6 +19,21 @@ ATTACKS = [
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
 
 
+@pytest.mark.parametrize("kind", ["dirac", "bayesian", "rse", "foreign"])
+@every_attack
+def test_the_result_is_inside_ball_and_box(kind: str, attack: Attack) -> None:
+    F, x, y = network(kind), images(5), labels(5)
+    epsilon = torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3], dtype=torch.float64)
+    for view in (Fixed(F, seed=1), EOT(F, 2, seed=1), Given(F.sample(2, 1))):
+        x_adv = attack(view, x, y, epsilon)
+        assert (attack.geometry.norm(x_adv - x) <= epsilon * (1 + 1e-6)).all()
+        assert x_adv.min() >= 0
+        assert x_adv.max() <= 1
+        assert torch.equal(x_adv[0], x[0])
+        assert x_adv.dtype == x.dtype
+        assert not x_adv.requires_grad
+
+
 @every_attack
 def test_on_a_deterministic_network_every_view_is_the_plain_attack_bit_for_bit(attack: Attack) -> None:
     module, x, y = convnet(nn.ReLU), images(5), labels(5)

@@ -48,17 +48,10 @@ def test_on_a_linear_network_the_true_distance_decides(geometry: Geometry) -> No
 
 @every_attack
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_result_is_inside_ball_and_box_and_raises_the_loss(kind: str, attack: Attack) -> None:
+def test_the_loss_is_raised(kind: str, attack: Attack) -> None:
     x, y = images(5), labels(5)
-    epsilon = torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3], dtype=torch.float64)
     for view in views(kind):
-        x_adv = attack(view, x, y, epsilon)
-        assert (attack.geometry.norm(x_adv - x) <= epsilon * (1 + 1e-6)).all()
-        assert x_adv.min() >= 0
-        assert x_adv.max() <= 1
-        assert torch.equal(x_adv[0], x[0])
-        assert x_adv.dtype == x.dtype
-        assert not x_adv.requires_grad
+        x_adv = attack(view, x, y, 0.2)
         assert view.loss(0, x_adv, y).sum() > view.loss(0, x, y).sum()
 
 
