@@ -11,10 +11,12 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a module may import its own part of the package and lower layers
-    {"errors", "seeding", "geometry", "losses", "performance"},
+    {"errors", "seeding", "geometry", "losses", "performance", "store"},
     {"networks"},
     {"directions"},
-    {"data", "store", "experiment", "attacks"},
+    {"data", "attacks"},
+    {"experiment"},
+    {"recipes"},
     {"training", "evaluation", "report"},
     {"paper", "audit", "tuning"},
     {"cli"},

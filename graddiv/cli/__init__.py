@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from graddiv.cli import data
+from graddiv.cli import data, train
 from graddiv.cli.doctor import doctor
 from graddiv.errors import GradDivError
 
@@ -18,6 +18,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 app.command("doctor")(doctor)
+app.command("train")(train.train)
+app.add_typer(train.app, name="recipes")
 app.add_typer(data.app, name="data")
 
 

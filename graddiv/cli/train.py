@@ -1,0 +1,114 @@
+"""`graddiv train`, `graddiv tune` and `graddiv recipes`."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graddiv.cli.data import DataRoot
+
+if TYPE_CHECKING:
+    from graddiv.experiment import Experiment
+
+Recipe = Annotated[
+    str, typer.Argument(help="A shipped recipe such as mnist/adv-bnn+graddiv (see 'graddiv recipes'), or a TOML file.")
+]
+Scale = Annotated[
+    str, typer.Option(help="paper: the paper's settings. quick: for two CPU cores. demo: minutes, to see it run.")
+]
+Overrides = Annotated[
+    list[str],
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a setting, such as adversary.epsilon=8/255. Repeatable."),
+]
+Seed = Annotated[int | None, typer.Option(help="Seed of everything random; 0 unless the recipe says otherwise.")]
+Device = Annotated[str | None, typer.Option(help="cpu, cuda, cuda:1; CUDA if there is any.")]
+
+app = typer.Typer(help="List the shipped recipes, or print one.", invoke_without_command=True)
+
+
+def train(
+    recipe: Recipe,
+    scale: Scale = "paper",
+    overrides: Overrides = [],  # noqa: B006 -- Typer copies it
+    seed: Seed = None,
+    out: Annotated[Path | None, typer.Option(help="The run directory; runs/NAME-HASH if not given.")] = None,
+    data_root: DataRoot = None,
+    device: Device = None,
+    sync_batch_norm: Annotated[
+        bool, typer.Option("--sync-batch-norm", help="Batch norm over all processes' images (CUDA only).")
+    ] = False,
+    tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Also write curves for TensorBoard.")] = False,
+) -> None:
+    """Train one of the paper's methods; the same command again goes on where it stopped.
+
+    Killed at any moment it loses at most an epoch or two minutes, and ends with the same bits as if it had not been.
+
+    On several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv train ...
+    """
+    experiment = _experiment(recipe, scale, overrides, seed)
+    directory = out or Path("runs") / experiment.run_name
+    from graddiv.performance import keep_memory
+    from graddiv.recipes import title
+    from graddiv.training import train as run
+    from graddiv.training.display import Display, TensorBoard
+    from graddiv.training.loop import Listener
+
+    keep_memory()
+    leads = _leads()
+    if leads:
+        about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
+        typer.echo(f"{about}: about {experiment.cost} on two CPU cores")
+        typer.echo(f"run directory: {directory}")
+    with Display(experiment.method, quiet=not leads) as display:
+        listeners: list[Listener] = [display]
+        if tensorboard and leads:
+            listeners.append(TensorBoard(directory / "tensorboard"))
+        run(
+            experiment,
+            directory,
+            data_root=str(data_root) if data_root else None,
+            device=device,
+            sync_batch_norm=sync_batch_norm,
+            listeners=listeners,
+        )
+    if leads:
+        typer.echo(f"trained: {directory}")
+
+
+def _leads() -> bool:
+    """Whether this process speaks for all that torchrun started."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@app.callback()
+def recipes(context: typer.Context) -> None:
+    """List the shipped recipes with what they cost at each scale."""
+    if context.invoked_subcommand is not None:
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    from graddiv.recipes import SCALES, names, recipe, title
+
+    table = Table("recipe", "method", *SCALES, box=None, pad_edge=False)
+    for name in names():
+        costs = [recipe(name, scale).cost for scale in SCALES]
+        table.add_row(name, title(recipe(name).method), *costs)
+    Console().print(table)
+    typer.echo(
+        "\nCosts are rough, for two CPU cores.  +graddiv-REGULARIZER (kappa, mean, dpp, max, smoothmax) chooses another"
+        " one.\n'graddiv recipes show NAME --scale quick' prints one in full, to start your own from."
+    )
+
+
+@app.command()
+def show(recipe: Recipe, scale: Scale = "paper", overrides: Overrides = []) -> None:  # noqa: B006
+    """Print a recipe fully resolved, as a TOML file that 'graddiv train' takes."""
+    typer.echo(_experiment(recipe, scale, overrides, None).to_toml(), nl=False)
+
+
+def _experiment(name: str, scale: str, overrides: list[str], seed: int | None) -> "Experiment":
+    from graddiv.recipes import recipe
+
+    return recipe(name, scale, [*overrides, *([f"seed={seed}"] if seed is not None else [])])

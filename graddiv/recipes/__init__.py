@@ -1,0 +1,126 @@
+"""Recipes by name, composed of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`."""
+
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, get_args
+
+from graddiv.errors import GradDivError, unknown
+from graddiv.experiment import NOISE, Experiment, RegularizerName, parse
+
+DATA = ("mnist-mini", "mnist", "cifar10", "stl10")
+SCALES = ("paper", "quick", "demo")
+REGULARIZERS: tuple[str, ...] = get_args(RegularizerName)
+
+Tables = dict[str, Any]
+
+
+@cache
+def methods() -> dict[str, Tables]:
+    """The defenses without GradDiv, by name."""
+    return _shipped("methods")
+
+
+def names() -> list[str]:
+    """All shipped recipes; each randomized one also takes +graddiv-REGULARIZER."""
+    variants = [v for name, m in methods().items() for v in ([name, f"{name}+graddiv"] if _random(m) else [name])]
+    return [f"{data}/{method}" for data in DATA for method in variants]
+
+
+def title(method: str) -> str:
+    """The method's name in tables: Adv-BNN + GradDiv."""
+    base, _, extra = method.partition("+")
+    plain = str(methods()[base]["title"]) if base in methods() else base
+    regularizer = extra.removeprefix("graddiv").removeprefix("-")
+    return plain + (" + GradDiv" if extra else "") + (f"-{regularizer}" if regularizer else "")
+
+
+def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = ()) -> Experiment:
+    """The experiment of a shipped recipe, or of a TOML file if `name` is a path, with `a.b=value` overrides."""
+    if name.endswith(".toml"):
+        values, source = _read(Path(name)), name
+    else:
+        values, source = _composed(name, scale), f"recipe {name}"
+    for override in overrides:
+        _set(values, override)
+    return parse(values, source)
+
+
+def _composed(name: str, scale: str) -> Tables:
+    data, _, method = name.partition("/")
+    if data not in DATA or not method:
+        raise unknown("recipe", name, names())
+    base, plus, extra = method.partition("+")
+    if base not in methods() or (plus and not re.fullmatch(r"graddiv(-\w+)?", extra)):
+        raise unknown("recipe", name, [n for n in names() if n.startswith(f"{data}/")])
+    if scale not in SCALES:
+        raise unknown("scale", scale, SCALES)
+    settings, wanted = _data_settings(data, scale), dict(methods()[base])
+    del wanted["title"]
+    with_graddiv = wanted.pop("with_graddiv", {})
+    if plus:
+        if not _random(wanted):
+            raise GradDivError(f"{base} is deterministic, and GradDiv needs randomness: try adv-bnn+graddiv")
+        regularizer = extra.removeprefix("graddiv").removeprefix("-")
+        if regularizer and regularizer not in REGULARIZERS:
+            raise unknown("regularizer", regularizer, REGULARIZERS)
+        wanted["graddiv"] = with_graddiv | ({"regularizer": regularizer} if regularizer else {})
+    always = {section: settings[section] for section in ("data", "network", "training")}
+    chosen = {section: {**settings.get(section, {}), **own} for section, own in wanted.items()}
+    return {"method": method, "scale": scale, **always, **chosen}
+
+
+def _data_settings(data: str, scale: str) -> Tables:
+    """The sections of a data set's file at a scale; `paper` is what stands there without a scale."""
+    tables = _shipped(data)
+    scaled = tables.pop("scales", {}).get(scale, {})
+    base = tables.pop("base", None)
+    settings = _merged(_data_settings(base, scale), tables) if base else tables
+    return _merged(settings, scaled)
+
+
+def _merged(tables: Tables, over: Mapping[str, Any]) -> Tables:
+    return {section: {**tables.get(section, {}), **over.get(section, {})} for section in [*tables, *over]}
+
+
+def _random(method: Tables) -> bool:
+    return any(section in method for section in NOISE)
+
+
+def _shipped(name: str) -> Tables:
+    return tomllib.loads((files("graddiv.recipes") / f"{name}.toml").read_text())
+
+
+def _read(path: Path) -> Tables:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise GradDivError(f"there is no recipe {path}: 'graddiv recipes show NAME' prints one to start from") from None
+    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise GradDivError(f"cannot read the recipe {path}: {error}") from None
+
+
+def _set(values: Tables, override: str) -> None:
+    """Carry out a.b=value; the value is TOML, or else a plain word; "none" takes a section or key away."""
+    path, equals, text = override.partition("=")
+    *tables, key = path.strip().split(".")
+    if not equals or not key:
+        raise GradDivError(f"--set {override!r}: expected key=value, such as adversary.epsilon=8/255")
+    for table in tables:
+        values = values.setdefault(table, {})
+        if not isinstance(values, dict):
+            raise GradDivError(f"--set {override!r}: {table} is a value and has no keys of its own")
+    if text.strip() == "none":
+        values.pop(key, None)
+    else:
+        values[key] = _literal(text.strip())
+
+
+def _literal(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text

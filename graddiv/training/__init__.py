@@ -1,0 +1,6 @@
+"""Training: objectives, schedules and a loop that never loses work."""
+
+from graddiv.training.loop import train
+from graddiv.training.objectives import Objective
+
+__all__ = ["Objective", "train"]

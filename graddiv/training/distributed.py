@@ -1,0 +1,93 @@
+"""One process or many: `torchrun --nproc-per-node N -m graddiv train ...` shares every batch among N processes."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from graddiv.errors import GradDivError
+
+
+@dataclass(frozen=True)
+class World:
+    """One process among all of them."""
+
+    rank: int
+    size: int
+    device: torch.device
+
+    @property
+    def writes(self) -> bool:
+        """Whether this is the one process that writes files and shows progress."""
+        return self.rank == 0
+
+    def share(self, rows: Tensor) -> Tensor:
+        """The part of this process in a batch: contiguous, as long as everybody's."""
+        return rows.chunk(self.size)[self.rank] if self.size > 1 else rows
+
+    def wrap(self, objective: nn.Module) -> nn.Module:
+        """The objective, its gradients averaged over all processes.
+
+        The whole loss is inside the wrapped forward, and unused parameters are searched for: with a gradient
+        regularizer every other arrangement is silently wrong in some case.
+        """
+        if self.size == 1:
+            return objective
+        pool = [name for name, _ in objective.named_buffers() if name.endswith("pool")]  # large, and everybody's own
+        DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, pool)  # type: ignore[no-untyped-call]
+        return DistributedDataParallel(
+            objective,
+            device_ids=[self.device] if self.device.type == "cuda" else None,
+            find_unused_parameters=True,
+        )
+
+    def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
+        """The values averaged over all processes."""
+        if not values:
+            return {}
+        stacked = torch.stack([value.detach().double().to(self.device) for value in values.values()])
+        if self.size > 1:
+            distributed.all_reduce(stacked)
+            stacked /= self.size
+        return dict(zip(values, stacked.tolist(), strict=True))
+
+    def wait(self) -> None:
+        """Wait for everybody."""
+        if self.size > 1:
+            distributed.barrier()
+
+
+@contextmanager
+def world(device: str | None = None) -> Iterator[World]:
+    """Join the processes that torchrun started; alone if it did not."""
+    size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
+    where = _device(device, local)
+    if size == 1:
+        yield World(0, 1, where)
+        return
+    if where.type == "cuda":
+        torch.cuda.set_device(where)
+    joined = distributed.is_initialized()
+    if not joined:
+        distributed.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
+    try:
+        yield World(distributed.get_rank(), size, where)
+    finally:
+        if not joined:
+            distributed.destroy_process_group()
+
+
+def _device(name: str | None, local_rank: int) -> torch.device:
+    if name is None:
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise GradDivError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+    return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device

@@ -1,0 +1,249 @@
+"""The training loop: every step is a function of (experiment, step, theta, moments), so it resumes to the bit."""
+
+import platform
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from graddiv import __version__, store
+from graddiv.data import Dataset, augmented
+from graddiv.directions import directions, input_gradient
+from graddiv.directions.regularizers import REGULARIZERS
+from graddiv.directions.vmf import debiased_mrl
+from graddiv.errors import GradDivError
+from graddiv.experiment import LAST, Experiment, load_state
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.performance import channels_last
+from graddiv.seeding import fold, generator
+from graddiv.training.distributed import World, world
+from graddiv.training.objectives import Objective, broken, learning_rate
+
+PROBE = 512
+"""How many training images the concentration of gradients is measured on after each epoch."""
+PROBE_GRADIENTS = 3
+SAVE_AFTER = 120.0
+"""Seconds after which `last` is saved even if the epoch is not over."""
+
+
+class Listener(Protocol):
+    """Is told how far training is: a display, or a writer for TensorBoard."""
+
+    def step(self, done: int, total: int, values: dict[str, float]) -> None:
+        """So many steps of all are done."""
+
+    def epoch(self, epoch: int, values: dict[str, float]) -> None:
+        """An epoch is over."""
+
+
+@dataclass
+class Progress:
+    """Where training is; with theta and the moments, all there is to know."""
+
+    step: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of the terms of the loss, since the epoch began."""
+    log_size: int = 0
+
+
+def train(
+    experiment: Experiment,
+    directory: Path,
+    *,
+    data_root: str | None = None,
+    device: str | None = None,
+    sync_batch_norm: bool = False,
+    listeners: Sequence[Listener] = (),
+) -> RandomizedNetwork:
+    """Train, or go on training, in `directory`; return the trained network, in eval mode.
+
+    The directory holds the recipe, metrics.jsonl, checkpoints/last.safetensors and, if the recipe says so, the
+    checkpoint of every k-th epoch.  Killed at any moment, the same call goes on and ends with the same bits.
+    """
+    with ExitStack() as stack:
+        here = stack.enter_context(world(device))
+        if here.writes:
+            stack.enter_context(store.locked(directory))
+        run = _Run(experiment, directory, experiment.training_set(data_root), here, sync_batch_norm)
+        stack.callback(run.close)
+        run.go_on(listeners if here.writes else ())
+        here.wait()
+        return run.F.eval()
+
+
+class _Run:
+    """One training, from its last checkpoint to its end."""
+
+    def __init__(
+        self, experiment: Experiment, directory: Path, data: Dataset, here: World, sync_batch_norm: bool
+    ) -> None:
+        self.experiment, self.directory, self.data, self.here = experiment, directory, data, here
+        self.settings = experiment.training
+        batch = self.settings.batch
+        if len(data) < batch:
+            raise GradDivError(f"training.batch is {batch}, but there are only {len(data)} training examples")
+        if batch % here.size or ((batch // here.size) % 2 and experiment.mixup is not None):
+            raise GradDivError(f"training.batch is {batch}, which {here.size} processes cannot share evenly")
+        self.steps = len(data) // batch  # per epoch; the few examples left over change from epoch to epoch
+        self.F = experiment.build(data).to(here.device)
+        if sync_batch_norm:
+            self.F.module = _synchronised(self.F.module, here)
+        channels_last(self.F)
+        self.F.train()
+        self.objective = Objective(self.F, experiment, len(data))
+        self.wrapped = here.wrap(self.objective)
+        self.optimizer = torch.optim.Adam(self.F.parameters(), lr=self.settings.lr)
+        self.progress = Progress()
+        self.checkpoints = directory / "checkpoints"
+        self.log: store.Log | None = None
+        self._open()
+
+    def _open(self) -> None:
+        """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
+        if self.here.writes:
+            store.same(self.directory / "experiment.json", self.experiment.model_dump(mode="json"))
+            store.same(self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum})
+            store.write(self.directory / "recipe.toml", self.experiment.to_toml().encode())
+            store.make_directory(self.checkpoints)
+        self.here.wait()
+        last = self.checkpoints / LAST
+        if last.exists():
+            tensors, state = store.read_tensors(last)
+            self._restore(tensors)
+            self.progress = Progress(**state["progress"])
+        if self.here.writes:
+            self.log = store.Log(self.directory / "metrics.jsonl", self.progress.log_size)
+            if not last.exists():
+                self.log(event="start", versions=_versions(), processes=self.here.size, device=str(self.here.device))
+                self.log(event="epoch", epoch=0, **self.concentration(0))
+                self._save()
+        self.here.wait()
+
+    def go_on(self, listeners: Sequence[Listener]) -> None:
+        """Take the steps that are left."""
+        saved = begun = time.monotonic()
+        begun_at, total = self.progress.step, self.settings.epochs * self.steps
+        while self.progress.step < total:
+            epoch, within = divmod(self.progress.step, self.steps)
+            parts = self._step(epoch, within)
+            self.progress.step += 1
+            for name, value in parts.items():
+                self.progress.sums[name] = self.progress.sums.get(name, 0.0) + value
+            rate = (self.progress.step - begun_at) * self.settings.batch / (time.monotonic() - begun)
+            for listener in listeners:
+                listener.step(self.progress.step, total, {"epoch": epoch + 1, **parts, "images/s": rate})
+            if within + 1 == self.steps:
+                self._end_epoch(epoch + 1, rate, listeners)
+                saved = time.monotonic()
+            elif time.monotonic() - saved > SAVE_AFTER:
+                self._save()
+                saved = time.monotonic()
+
+    def close(self) -> None:
+        """Close the log."""
+        if self.log is not None:
+            self.log.close()
+
+    def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
+        """The share of this process in the images, labels and ids of a batch: a function of (seed, epoch, within)."""
+        order, size = _order(self.experiment.seed, epoch, len(self.data)), self.settings.batch
+        rows = self.here.share(order[within * size : (within + 1) * size])
+        x, y = self.data.batch(rows)
+        ids = self.data.ids[rows]
+        x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)
+        return channels_last(x.to(self.here.device)), y.to(self.here.device), ids.to(self.here.device)
+
+    def _step(self, epoch: int, within: int) -> dict[str, float]:
+        settings = self.settings
+        for group in self.optimizer.param_groups:
+            group["lr"] = learning_rate(settings.lr, settings.decay, settings.decays, epoch)
+        x, y, ids = self.batch(epoch, within)
+        self.optimizer.zero_grad(set_to_none=True)
+        loss = self.wrapped(x, y, ids, self.progress.step)
+        parts = self.here.mean(self.objective.parts)
+        if (part := broken(parts)) is not None:
+            raise GradDivError(
+                f"the loss is no longer finite: {part} is {parts[part]} at step {self.progress.step} "
+                f"(epoch {epoch + 1}); the last good state is {self.checkpoints / LAST}. A smaller training.lr or "
+                "graddiv.lam may help"
+            )
+        loss.backward()
+        self.optimizer.step()
+        if self.objective.diversity is not None:
+            parts["lam"] = self.objective.diversity.parts.lam
+        return parts
+
+    def _end_epoch(self, epoch: int, rate: float, listeners: Sequence[Listener]) -> None:
+        means = {name: total / self.steps for name, total in self.progress.sums.items()}
+        self.progress.sums = {}
+        if self.log is not None:
+            values = {**means, **self.concentration(epoch)}
+            self.log(event="epoch", epoch=epoch, **values, images_per_second=round(rate, 1))
+            for listener in listeners:
+                listener.epoch(epoch, values)
+        self._save()
+        every = self.settings.checkpoint_every
+        if every and epoch % every == 0:
+            self._save(f"epoch-{epoch:04d}.safetensors")
+
+    def concentration(self, epoch: int) -> dict[str, float]:
+        """The paper's measures of concentration on a fixed probe of training images, from n = 3 gradients each."""
+        rows = slice(0, PROBE)
+        x, y = self.data.batch(rows)
+        x, y = channels_last(x.to(self.here.device)), y.to(self.here.device)
+        with torch.no_grad(), running_statistics(self.F):
+            models = self.F.sample(PROBE_GRADIENTS, fold(self.experiment.seed, "probe", epoch))
+            g = torch.stack([input_gradient(f, x, y)[1] for f in models])
+        v, usable = directions(g)
+        v = v[:, usable]
+        values = {name: float(R(v).mean()) for name, R in REGULARIZERS.items()}
+        return {f"R_{name}": value for name, value in values.items()} | {"rho": float(debiased_mrl(v).mean())}
+
+    def _save(self, name: str = LAST) -> None:
+        if self.log is None:
+            return
+        self.progress.log_size = self.log.size
+        store.write_tensors(self.checkpoints / name, self._state(), {"progress": vars(self.progress)})
+
+    def _state(self) -> dict[str, Tensor]:
+        tensors = {f"network.{name}": t for name, t in self.F.state_dict().items()}
+        for name, parameter in self.F.named_parameters():
+            for moment, value in self.optimizer.state.get(parameter, {}).items():
+                tensors[f"adam.{moment}.{name}"] = value
+        return tensors
+
+    def _restore(self, tensors: dict[str, Tensor]) -> None:
+        load_state(self.F, tensors, self.checkpoints / LAST)
+        for name, parameter in self.F.named_parameters():
+            moments: dict[str, Any] = {}
+            for moment in ("step", "exp_avg", "exp_avg_sq"):
+                if (value := tensors.get(f"adam.{moment}.{name}")) is not None:
+                    moments[moment] = value if moment == "step" else torch.empty_like(parameter).copy_(value)
+            if moments:
+                self.optimizer.state[parameter] = moments
+
+
+@lru_cache(maxsize=1)
+def _order(seed: int, epoch: int, examples: int) -> Tensor:
+    """The order in which an epoch visits the examples."""
+    return torch.randperm(examples, generator=generator(fold(seed, "order", epoch)))
+
+
+def _synchronised(module: nn.Module, here: World) -> nn.Module:
+    """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
+    if here.device.type != "cuda":
+        raise GradDivError(f"synchronised batch norm needs CUDA, the device is {here.device.type}: leave it out")
+    synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    return synchronised
+
+
+def _versions() -> dict[str, str]:
+    packages = {name: version(name) for name in ("torch", "numpy")}
+    return {"graddiv": __version__, "python": platform.python_version(), **packages}
