@@ -11,7 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a module may import its own part of the package and lower layers
-    {"errors", "seeding", "geometry", "losses", "performance", "store"},
+    {"errors", "seeding", "geometry", "losses", "performance", "store", "records", "distributed"},
     {"networks"},
     {"directions"},
     {"data", "attacks"},

@@ -18,12 +18,12 @@ from graddiv.data import Dataset, augmented
 from graddiv.directions import directions, input_gradient
 from graddiv.directions.regularizers import REGULARIZERS
 from graddiv.directions.vmf import debiased_mrl
+from graddiv.distributed import World, world
 from graddiv.errors import GradDivError
 from graddiv.experiment import LAST, Experiment, load_state
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.performance import channels_last
 from graddiv.seeding import fold, generator
-from graddiv.training.distributed import World, world
 from graddiv.training.objectives import Objective, broken, learning_rate
 
 PROBE = 512
