@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
+from typing import TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from graddiv.errors import GradDivError
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,8 @@ class World:
             return objective
         pool = [name for name, _ in objective.named_buffers() if name.endswith("pool")]  # large, and everybody's own
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, pool)  # type: ignore[no-untyped-call]
+        for parameter in objective.parameters():
+            parameter.register_hook(partial(_stored_as, parameter))
         return DistributedDataParallel(
             objective,
             device_ids=[self.device] if self.device.type == "cuda" else None,
@@ -56,10 +62,21 @@ class World:
             stacked /= self.size
         return dict(zip(values, stacked.tolist(), strict=True))
 
+    def shared(self, value: Value) -> Value:
+        """What the writing process has, for everybody."""
+        if self.size == 1:
+            return value
+        box = [value]
+        distributed.broadcast_object_list(box)
+        return box[0]
+
     def wait(self) -> None:
         """Wait for everybody."""
         if self.size > 1:
             distributed.barrier()
+
+
+ALONE = World(0, 1, torch.device("cpu"))
 
 
 @contextmanager
@@ -80,6 +97,13 @@ def world(device: str | None = None) -> Iterator[World]:
     finally:
         if not joined:
             distributed.destroy_process_group()
+
+
+def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
+    """The gradient in the parameter's strides: DDP warns of others, which a dimension of length 1 leaves open."""
+    if gradient.stride() == parameter.stride():
+        return gradient
+    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from graddiv.cli import data, train
+from graddiv.cli import attack, data, train
 from graddiv.cli.doctor import doctor
 from graddiv.errors import GradDivError
 
@@ -19,6 +19,8 @@ app = typer.Typer(
 )
 app.command("doctor")(doctor)
 app.command("train")(train.train)
+app.command("attack")(attack.attack)
+app.command("records")(attack.records)
 app.add_typer(train.app, name="recipes")
 app.add_typer(data.app, name="data")
 

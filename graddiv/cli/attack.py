@@ -1,0 +1,146 @@
+"""`graddiv attack` and `graddiv records`."""
+
+import csv
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graddiv.cli.common import leads, number, progress_bar, words
+from graddiv.cli.data import DataRoot
+from graddiv.cli.train import Device
+from graddiv.errors import GradDivError
+
+if TYPE_CHECKING:
+    import torch
+
+    from graddiv.evaluation import Target
+    from graddiv.records import Record
+
+EPSILON = {"mnist-mini": 0.3, "mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
+"""The paper's radii, for networks that were not trained against any."""
+
+Run = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
+Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
+Out = Annotated[Path | None, typer.Option(help="Where records go; RUN/records if not given.")]
+Split = Annotated[str, typer.Option(help="test, or validation to choose settings without looking at test data.")]
+
+
+def attack(
+    run: Run,
+    suite: Annotated[str, typer.Option(help="paper: all seven attacks. quick, demo: fewer iterations.")] = "quick",
+    attacks: Annotated[
+        str, typer.Option(help="Instead: fgsm, pgd, apgd-ce, apgd-dlr, fab, square, bb; comma-separated.")
+    ] = "",
+    modes: Annotated[
+        str, typer.Option(help="fixed, eot1, eot: how the adversary sees the network.")
+    ] = "fixed,eot1,eot",
+    epsilon: Annotated[str, typer.Option(help="Radii such as 8/255 or 0.1,0.2; that of training if not given.")] = "",
+    n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
+    m: Annotated[int | None, typer.Option(help="Iterations of all attacks but FGSM; the suite's if not given.")] = None,
+    repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
+    examples: Examples = None,
+    split: Split = "test",
+    batch: Annotated[int, typer.Option(help="Images attacked at once.")] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of the adversary and of the models that judge.")] = 0,
+    out: Out = None,
+    data_root: DataRoot = None,
+    device: Device = None,
+) -> None:
+    """Attack a trained run in three modes and print the paper's table.
+
+    Success is judged afterwards, by an ensemble of 20 sample models the attack never saw.  Every number comes from
+    records, example by example, below RUN/records; the same command again goes on where it stopped, and only
+    computes what is missing.  Several processes share the work: torchrun --nproc-per-node N -m graddiv attack ...
+    """
+    from graddiv.distributed import world
+    from graddiv.evaluation import attack_all, cells
+    from graddiv.evaluation import suite as suite_of
+    from graddiv.evaluation.robustness import parse_modes
+    from graddiv.performance import keep_memory
+
+    keep_memory()
+    chosen, how = suite_of(suite, words(attacks), m), parse_modes(words(modes))
+    directory = out or run / "records"
+    with world(device) as here:
+        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+        radii = [number(text) for text in words(epsilon)] or [radius]
+        wanted = cells(chosen, radii, modes=how, n=n, repeats=repeats, random=target.random)
+        with progress_bar() as progress:
+            records = attack_all(target, wanted, directory, here=here, progress=progress)
+    if leads():
+        print_tables(records)
+        typer.echo(f"records: {directory}")
+
+
+def records(
+    directory: Annotated[Path, typer.Argument(help="A directory with records, at any depth.")],
+    as_csv: Annotated[bool, typer.Option("--csv", help="One line for each record, as CSV.")] = False,
+) -> None:
+    """Print the tables that the records of a directory make, or all of them as CSV."""
+    from graddiv.records import as_rows, read_all
+
+    found = [record for record in read_all(directory) if "correct" in record.arrays]
+    if not as_csv:
+        print_tables(found)
+        return
+    lines = as_rows(found)
+    columns = list(dict.fromkeys(key for line in lines for key in line))
+    writer = csv.DictWriter(sys.stdout, columns, restval="")
+    writer.writeheader()
+    writer.writerows(lines)
+
+
+def load_target(
+    run: Path,
+    split: str,
+    examples: int | None,
+    batch: int,
+    seed: int,
+    data_root: Path | None,
+    device: "torch.device",
+) -> "tuple[Target, float]":
+    """A trained run with the examples it is judged on, and the epsilon of its training."""
+    from graddiv.data import load
+    from graddiv.evaluation import Target
+    from graddiv.experiment import trained
+    from graddiv.performance import channels_last
+
+    root = str(data_root) if data_root else None
+    experiment, F = trained(run, root)
+    data = load(experiment.data.name, split, root)
+    if examples is not None and not 1 <= examples <= len(data):
+        raise GradDivError(f"--examples is {examples}, expected 1 to {len(data)}")
+    data = data if examples is None else data.take(slice(0, examples))
+    F.to(device)
+    channels_last(F)
+    radius = experiment.adversary.epsilon if experiment.adversary is not None else EPSILON[experiment.data.name]
+    return Target(F, data, experiment.run_name, seed=seed, batch=batch), radius
+
+
+def print_tables(records: "list[Record]") -> None:
+    """One table for each network and epsilon: mean and std over repeats, the test set's interval apart."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from graddiv.records import by_value, table
+
+    console = Console()
+    for name, of_target in by_value(records, "target").items():
+        clean = [record for record in of_target if record.label == "clean"]
+        for epsilon, group in by_value([r for r in of_target if r.label != "clean"], "epsilon").items():
+            first = group[0]
+            shown = Table(
+                "attack", "accuracy %", "test set, 95 %", "per draw %",
+                title=f"{name}: epsilon {epsilon:.4g}, {first.examples} {first.data['split']} examples, "
+                f"ensemble of {first.n_ensemble}",
+                title_justify="left",
+            )  # fmt: skip
+            for row in table([*clean, *group]):
+                a = row.accuracy
+                spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
+                interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
+                per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
+                shown.add_row(row.label, f"{100 * a.mean:.2f}{spread}", interval, per_draw)
+            console.print(shown)

@@ -1,0 +1,82 @@
+"""How a randomized network answers: an ensemble of sample models."""
+
+from collections.abc import Iterator
+from typing import Literal, NamedTuple, get_args
+
+import torch
+from jaxtyping import Bool, Float, Int64
+from torch import Tensor
+
+from graddiv.errors import GradDivError
+from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.seeding import fold
+
+N_ENSEMBLE = 20
+"""Sample models in the paper's ensemble."""
+
+Rule = Literal["softmax", "logits", "vote"]
+
+
+class Prediction(NamedTuple):
+    """What the ensemble and its members say."""
+
+    scores: Float[Tensor, "b c"]
+    """The members' mean softmax, mean logits, or share of votes."""
+    answers: Int64[Tensor, "n b"]
+    """The class that each member names."""
+
+    @property
+    def label(self) -> Int64[Tensor, " b"]:
+        """argmax of the scores."""
+        return self.scores.argmax(1)
+
+
+def models_of(F: RandomizedNetwork, n: int, seed: int) -> Iterator[SampleModel]:
+    """n sample models, bound one at a time; a deterministic network is its own only model."""
+    with torch.no_grad():
+        theta = F.theta()
+        for i in range(1 if isinstance(F, Dirac) else n):
+            yield F.bind(F.draw(fold(seed, "model", i)), theta)
+
+
+def predict(
+    F: RandomizedNetwork, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
+) -> Prediction:
+    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models; the mean of their logits or votes on request."""
+    if rule not in get_args(Rule):
+        raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")
+    if n < 1:
+        raise GradDivError(f"n is {n}, expected at least one sample model")
+    scores, answers = [], []
+    with torch.no_grad(), running_statistics(F):
+        for f in models_of(F, n, seed):
+            z = f(x)
+            if not torch.isfinite(z).all():
+                raise GradDivError(
+                    "a sample model returns NaN or infinite logits: look at its weights and at the input"
+                )
+            answers.append(z.argmax(1))
+            scores.append(_score(z, rule))
+    return Prediction(torch.stack(scores).mean(0), torch.stack(answers))
+
+
+def accuracy_by_size(
+    F: RandomizedNetwork, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], n: int = N_ENSEMBLE, seed: int = 0
+) -> Bool[Tensor, "n b"]:
+    """Whether the ensemble of the first 1, 2, .. n sample models is right, for each example."""
+    total, right = torch.zeros(()), []
+    with torch.no_grad(), running_statistics(F):
+        for f in models_of(F, n, seed):
+            total = total + f(x).softmax(1)
+            right.append(total.argmax(1) == y)
+    return torch.stack(right)
+
+
+def _score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:
+    match rule:
+        case "softmax":
+            return z.softmax(1)
+        case "logits":
+            return z
+        case "vote":
+            return torch.nn.functional.one_hot(z.argmax(1), z.shape[1]).to(z.dtype)
