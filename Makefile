@@ -36,3 +36,4 @@ demo: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.regularizer $(ARGS)
+	$(BIN)/python -m benchmarks.attacks $(ARGS)

@@ -5,10 +5,19 @@ import json
 import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from graddiv.networks import GaussianNetwork
 
 Measurement = dict[str, float]
+Result = TypeVar("Result")
 
 
 def arguments(description: str) -> argparse.Namespace:
@@ -16,7 +25,23 @@ def arguments(description: str) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="a narrow network and few repeats")
     parser.add_argument("--json", type=Path, help="write the ratios to this file")
     parser.add_argument("--contestant", help=argparse.SUPPRESS)
+    parser.add_argument("--network", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
+
+
+def naive_weights(F: GaussianNetwork) -> dict[str, Tensor]:
+    """mu + exp(log sigma) * noise, as one would write it: through exp each time, from the global random state."""
+    mu = dict(F.module.named_parameters())
+    return {name: w + torch.exp(F.log_sigma[name.replace(".", "/")]) * torch.randn_like(w) for name, w in mu.items()}
+
+
+def plain_passes(F: GaussianNetwork, x: Tensor, y: Tensor, count: int) -> Tensor:
+    """The arithmetic floor: a forward and an input backward of the architecture, `count` times; no noise, no step."""
+    weights = {name: p.detach() for name, p in F.module.named_parameters()}
+    for _ in range(count):
+        x = x.detach().requires_grad_()
+        torch.autograd.grad(cross_entropy(functional_call(F.module, weights, (x,)), y), x)
+    return x.detach()
 
 
 def cpu_seconds() -> float:
@@ -28,31 +53,46 @@ def peak_megabytes() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def measure(step: Callable[[], object], repeats: int) -> None:
-    """In the contestant's process: print the least CPU time of a step and the memory that steps took."""
-    start = peak_megabytes()
-    step()
+def measure(
+    step: Callable[[], Result],
+    repeats: int = 1,
+    warm_up: Callable[[], object] | None = None,
+    passes: Callable[[], float] = lambda: 0,
+    score: Callable[[Result], Measurement] = lambda _: {},
+) -> None:
+    """In the contestant's process: print the least CPU time of a step, the memory that steps took, and the score.
+
+    The first step, or the warm-up in its place, is timed apart: it compiles and fills caches.  `passes` is a meter of
+    the passes spent so far.
+    """
+    start, before = peak_megabytes(), cpu_seconds()
+    (warm_up or step)()
+    found = {"warm-up": cpu_seconds() - before}
     times = []
     for _ in range(repeats):
-        before = cpu_seconds()
-        step()
+        spent, before = passes(), cpu_seconds()
+        result = step()
         times.append(cpu_seconds() - before)
-    print(json.dumps({"seconds": min(times), "megabytes": peak_megabytes() - start}))
+    found |= {"seconds": min(times), "megabytes": peak_megabytes() - start, "passes": passes() - spent}
+    print(json.dumps(found | score(result)))
 
 
-def compete(module: str, contestants: list[str], quick: bool, rounds: int = 2) -> dict[str, Measurement]:
+def compete(
+    module: str, contestants: Sequence[str], quick: bool, rounds: int = 2, options: Sequence[str] = ()
+) -> dict[str, Measurement]:
     """Run every contestant `rounds` times, in turns, and keep its least time and memory."""
     results: dict[str, Measurement] = {}
     for turn in range(rounds):
         for name in contestants:
-            command = [sys.executable, "-m", module, "--contestant", name, *(["--quick"] if quick else [])]
+            command = [sys.executable, "-m", module, "--contestant", name, *(["--quick"] if quick else []), *options]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 sys.exit(f"{name} failed:\n{done.stderr}")
             found = json.loads(done.stdout.splitlines()[-1])
             known = results.get(name, found)
             results[name] = {key: min(found[key], known[key]) for key in found}
-            print(f"  round {turn + 1}: {name:<32} {found['seconds']:7.3f} s {found['megabytes']:7.0f} MB", flush=True)
+            shown = "".join(f"  {key} {value:.3g}" for key, value in found.items())
+            print(f"  round {turn + 1}: {name:<32}{shown}", flush=True)
     return results
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from benchmarks.harness import arguments, compete, measure, report
+from benchmarks.harness import arguments, compete, measure, naive_weights, plain_passes, report
 from graddiv import GradDiv, bayesian
 from graddiv.directions import gradients
 from graddiv.networks import GaussianNetwork, mnist_cnn
@@ -35,25 +35,15 @@ def batch(size: int) -> tuple[Tensor, Tensor]:
 
 
 def naive_step(F: GaussianNetwork, x: Tensor, y: Tensor, n: int) -> None:
-    mu = dict(F.module.named_parameters())
     x = x.clone().requires_grad_()
     v = []
     for _ in range(n):
-        sigma = {name: torch.exp(F.log_sigma[name.replace(".", "/")]) for name in mu}
-        weights = {name: mu[name] + sigma[name] * torch.randn_like(mu[name]) for name in mu}
-        loss = functional.cross_entropy(functional_call(F.module, weights, (x,)), y)
+        loss = functional.cross_entropy(functional_call(F.module, naive_weights(F), (x,)), y)
         (g,) = torch.autograd.grad(loss, x, create_graph=True)
         v.append(functional.normalize(g.flatten(1), dim=1))
     stacked = torch.stack(v, dim=1)
     F.zero_grad()
     (-torch.logdet(stacked @ stacked.mT)).mean().backward()
-
-
-def floor_step(F: GaussianNetwork, x: Tensor, y: Tensor, n: int) -> None:
-    weights = {name: p.detach() for name, p in F.module.named_parameters()}
-    for _ in range(3 * n):
-        x = x.detach().requires_grad_()
-        torch.autograd.grad(functional.cross_entropy(functional_call(F.module, weights, (x,)), y), x)
 
 
 def our_step(F: GaussianNetwork, x: Tensor, y: Tensor, diversity: GradDiv) -> None:
@@ -82,7 +72,7 @@ def run(contestant: str, quick: bool) -> None:
         case "naive":
             measure(lambda: naive_step(F, x, y, n), repeats)
         case "floor":
-            measure(lambda: floor_step(F, x, y, n), repeats)
+            measure(lambda: plain_passes(F, x, y, 3 * n), repeats)
         case "ours" | "low memory":
             diversity = GradDiv("dpp", n=n, low_memory=who == "low memory")
             measure(lambda: our_step(F, x, y, diversity), repeats)

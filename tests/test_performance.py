@@ -2,6 +2,7 @@ import platform
 
 import torch
 
+from graddiv import bayesian
 from graddiv.networks import mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 
@@ -22,6 +23,13 @@ def test_activations_stay_in_the_format_from_the_first_layer_on() -> None:
         y = channels_last(torch.nn.Conv2d(channels, 4, 3))(x)
         assert y.is_contiguous(memory_format=torch.channels_last)
         assert not y.is_contiguous()
+
+
+def test_bound_weights_are_stored_as_the_modules_are() -> None:
+    F = channels_last(bayesian(mnist_cnn(0.1), 0.05))
+    with torch.no_grad():
+        tensors = F.realise(F.draw(0), F.theta())
+    assert {name: w.stride() for name, w in tensors.items()} == {n: p.stride() for n, p in F.module.named_parameters()}
 
 
 def test_what_is_not_a_batch_of_images_is_left_alone() -> None:

@@ -2,6 +2,7 @@
 
 from graddiv.attacks.apgd import APGD
 from graddiv.attacks.attack import Attack
+from graddiv.attacks.bb import BB
 from graddiv.attacks.fab import FAB
 from graddiv.attacks.pgd import FGSM, PGD
 from graddiv.attacks.probes import RandomSearch, RotatedPGD
@@ -10,6 +11,7 @@ from graddiv.attacks.views import EOT, Cost, Fixed, Given, View, as_view
 
 __all__ = [
     "APGD",
+    "BB",
     "EOT",
     "FAB",
     "FGSM",

@@ -24,11 +24,11 @@ def to_hyperplane(
     room = torch.where(towards > 0, high - x, x - low)
     speed = size ** (geometry.q - 1)
     stop = torch.where(speed > 0, room / speed, 0.0).clamp_max(torch.finfo(x.dtype).max)
-    t = _when_full(size * speed, stop, size * room, gap.abs())
+    t = when_full(size * speed, stop, size * room, gap.abs())
     return towards * torch.minimum(t * speed, room)
 
 
-def _when_full(
+def when_full(
     rate: Float[Tensor, "b d"], stop: Float[Tensor, "b d"], most: Float[Tensor, "b d"], goal: Float[Tensor, "b 1"]
 ) -> Float[Tensor, "b 1"]:
     """The t at which sum_i min(rate_i t, most_i) = goal, where most_i is reached at stop_i; the last stop if never."""

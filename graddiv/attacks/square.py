@@ -30,7 +30,8 @@ class Square(Attack):
 
     m queries, the first for the start; squares cover p_init of the image, then less and less.  Both losses are of the
     same models: where each iteration has new ones the incumbent is looked at again, since its best loss so far would
-    be that of a lucky draw, which no candidate can beat.  No image is left alone once it is misclassified.
+    be that of a lucky draw, which no candidate can beat.  No image is left alone once it is misclassified.  L is the
+    mean margin of the models unless another objective is asked for.
     """
 
     objective: str = "margin"

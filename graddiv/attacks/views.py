@@ -9,12 +9,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.directions.gradients import MeanGradient, check_finite, lookup, mean_gradient
+from graddiv.directions.gradients import MeanGradient, check_finite, check_mode, lookup, mean_gradient
 from graddiv.errors import GradDivError
 from graddiv.losses import margin
 from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
@@ -78,6 +79,7 @@ class View(ABC):
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]
     ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l ..."]]:
         """z_l - z_y and grad_x (z_l - z_y) of the mean logits z, for the classes l = y + 1, y + 2, ... (modulo c)."""
+        check_mode()
         gaps, gradients, n = torch.zeros(()), torch.zeros(()), 0
         with torch.enable_grad(), self._statistics():
             for f in self._counted(k):
@@ -91,6 +93,33 @@ class View(ABC):
                 self.cost.backwards += len(columns)
         check_finite(gradients.flatten(1).abs().sum(1))
         return gaps / n, gradients / n
+
+    def margin(
+        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]
+    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
+        """max_{j != y} z_j - z_y of the mean logits z over the models of iteration k, and its gradient.
+
+        Which j is known only after all models were asked.  The graph of the last is alive by then, the others are asked
+        again: one graph at a time.
+        """
+        own = y[:, None]
+        check_mode()
+        with torch.enable_grad(), self._statistics():
+            total, n = torch.zeros(()), 0
+            for f in self._counted(k, backwards=1):
+                z = total  # lets go of the graph before
+                point = x.detach().requires_grad_()
+                z = f(point)
+                total, n = total + z.detach(), n + 1
+            against = margin(total / n, y)
+            rival = total.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
+            (gradient,) = torch.autograd.grad((z.gather(1, rival) - z.gather(1, own)).sum(), point)
+            for f in islice(self._counted(k), n - 1):
+                point = x.detach().requires_grad_()
+                z = f(point)
+                gradient = gradient + torch.autograd.grad((z.gather(1, rival) - z.gather(1, own)).sum(), point)[0]
+        check_finite(gradient.flatten(1).abs().sum(1))
+        return against, gradient / n
 
     def first(self, k: int) -> "View":
         """The view of one model alone, the first of iteration k; its cost counts here too."""

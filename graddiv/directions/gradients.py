@@ -16,7 +16,7 @@ from torch.nn.functional import logsigmoid, softplus
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
 from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import rows
-from graddiv.losses import dlr, soft_margin
+from graddiv.losses import dlr, margin, soft_margin
 from graddiv.networks import SampleModel
 
 ZERO = 1e-20
@@ -31,8 +31,7 @@ def input_gradient(
     s_of: Callable[[Tensor, Tensor], Tensor] = soft_margin,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
     """Return s(f(x), y), by default the soft margin, and grad_x s, per example; works inside a caller's no_grad."""
-    if torch.is_inference_mode_enabled():
-        raise GradDivError("input gradients were asked for inside torch.inference_mode(): use torch.no_grad() there")
+    check_mode()
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         if not create_graph:
@@ -44,6 +43,12 @@ def input_gradient(
         with inputs_only():
             (g,) = torch.autograd.grad(s.sum(), x, create_graph=True)
         return s, g
+
+
+def check_mode() -> None:
+    """Refuse to take gradients where torch cannot be asked for any."""
+    if torch.is_inference_mode_enabled():
+        raise GradDivError("input gradients were asked for inside torch.inference_mode(): use torch.no_grad() there")
 
 
 class Directions(NamedTuple):
@@ -78,7 +83,9 @@ OBJECTIVES: dict[str, Objective] = {
     # E CE(F(x), y): EOT as in the paper
     "ce": Objective(soft_margin, logsigmoid, lambda s: softplus(s, threshold=torch.inf).mean(0)),
     # E s(F(x), y)
-    "margin": Objective(soft_margin, torch.zeros_like, lambda s: s.mean(0)),
+    "soft_margin": Objective(soft_margin, torch.zeros_like, lambda s: s.mean(0)),
+    # E margin(F(x), y)
+    "margin": Objective(margin, torch.zeros_like, lambda s: s.mean(0)),
     # -log E p(y), the loss of the ensemble; the factor is 1 / E p(y)
     "ensemble": Objective(
         soft_margin,

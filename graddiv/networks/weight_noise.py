@@ -32,7 +32,18 @@ class WeightNoise(RandomizedNetwork):
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         w = dict(theta.parameters)
         noise = check_noise(noise, {name: tuple(w[name].shape) for name in self.names}, self.device)
-        return w | {name: torch.addcmul(w[name], theta.scales[name], noise[name]) for name in self.names}
+        return w | {name: perturbed(w[name], theta.scales[name], noise[name]) for name in self.names}
+
+
+def perturbed(w: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
+    """w + scale * noise, stored in memory as w is.
+
+    Left to itself, torch stores a weight of one input channel anew in the default format, which fits it too; the first
+    convolution is then not taken for channels_last.
+    """
+    if torch.is_grad_enabled():  # no `out` for what is differentiated
+        return torch.addcmul(w, scale, noise)
+    return torch.addcmul(w, scale, noise, out=torch.empty_like(w))
 
 
 def standard_normal(like: Tensor, g: torch.Generator) -> Tensor:

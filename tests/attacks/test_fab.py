@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from graddiv import GradDivError, bayesian
 from graddiv.attacks import EOT, Given
-from graddiv.attacks.fab import FAB, FRESH, KEPT
+from graddiv.attacks.fab import FAB
 from graddiv.attacks.hyperplane import to_hyperplane
+from graddiv.attacks.minimal import FRESH, KEPT
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.losses import margin
 from graddiv.networks import RandomizedNetwork, rse
@@ -104,7 +105,7 @@ def linear(geometry: Geometry, near_the_box: bool, classes: int) -> tuple[nn.Lin
 
 
 @every_geometry
-@pytest.mark.parametrize(("near_the_box", "classes"), [(False, 2), (False, 4), (True, 2)])
+@pytest.mark.parametrize(("near_the_box", "classes"), [(False, 2), (False, 4), (True, 2), (True, 4)])
 def test_on_a_linear_network_the_true_distance_is_found(geometry: Geometry, near_the_box: bool, classes: int) -> None:
     module, x, y, distance = linear(geometry, near_the_box, classes)
     free = -margin(module(x), y) / (module.weight[0] - module.weight[1]).norm(p=geometry.q)
@@ -125,7 +126,11 @@ def test_on_a_linear_network_the_true_distance_is_found(geometry: Geometry, near
 
 @either_norm
 @pytest.mark.parametrize("n", [1, 4])
-@pytest.mark.parametrize("noisy", [lambda f: bayesian(f, 0.02), lambda f: rse(f, SHAPE)], ids=["bayesian", "rse"])
+@pytest.mark.parametrize(
+    "noisy",
+    [lambda f: bayesian(f, 0.02), lambda f: bayesian(f, 0.1), lambda f: rse(f, SHAPE)],
+    ids=["bayesian", "noisier", "rse"],
+)
 def test_eot_raises_the_margin_of_the_ensemble_and_never_returns_the_clean_image(
     noisy: Callable[[nn.Sequential], RandomizedNetwork], n: int, geometry: Geometry
 ) -> None:
@@ -187,8 +192,8 @@ def test_the_differences_of_a_view_are_those_of_its_mean_logits() -> None:
 def test_the_cost_is_counted_and_progress_is_told() -> None:
     view, told = EOT(network("bayesian"), 3), []
     FAB(m=5)(view, images(2), labels(2), 0.1, progress=lambda done, total: told.append((done, total)))
-    # each iteration looks at x, at its successor and at the incumbent; then the points kept meet fresh models
-    assert view.cost.forwards == view.cost.draws == 3 * (5 * 3 + (KEPT + 1) * FRESH)
+    # each iteration looks at x, its successor, the incumbent and its challenger; then fresh models at the points kept
+    assert view.cost.forwards == view.cost.draws == 3 * (5 * 4 + KEPT * FRESH)
     assert view.cost.backwards == 3 * 5 * 3  # 3 models, 5 iterations, 3 classes beside the label's
     assert told[-1] == (5, 5)
 

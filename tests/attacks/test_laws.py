@@ -7,14 +7,14 @@ import torch
 from torch import nn
 
 from graddiv import Dirac, bayesian
-from graddiv.attacks import APGD, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, Square
+from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, Square
 from graddiv.geometry import L2
 from tests.helpers import convnet, images, labels, network
 
 ATTACKS = [
     *(FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)),
     *(APGD(m=6), APGD(L2(), "dlr", m=6), APGD(m=4, restarts=2)),
-    *(FAB(m=3), FAB(L2(), m=3, restarts=2), Square(m=12), Square(L2(), m=12)),
+    *(FAB(m=3), FAB(L2(), m=3, restarts=2), BB(m=4), Square(m=12), Square(L2(), m=12)),
 ]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
 

@@ -1,5 +1,7 @@
 """FGSM and PGD in their three modes: laws of views, closed forms, what an attack leaves alone."""
 
+import weakref
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ from graddiv import GradDivError, bayesian
 from graddiv.attacks import EOT, FGSM, PGD, Attack, Fixed, Given
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.losses import margin
+from graddiv.networks import SampleModel
 from tests.helpers import KINDS, STOCHASTIC, convnet, images, labels, network, no_type_checks
 
 GEOMETRIES = [Linf(), L2()]
@@ -100,6 +103,30 @@ def test_a_foreign_network_is_attacked_like_any_other() -> None:
     F, x, y = network("foreign"), images(6), labels(6)
     view = EOT(F, 5)
     assert (view.loss(-1, PGD(m=5)(view, x, y, 0.2), y) > view.loss(-1, x, y)).all()
+
+
+@pytest.mark.parametrize("ask", ["gradient", "differences"])
+def test_gradients_inside_inference_mode_are_refused_in_a_sentence(ask: str) -> None:
+    view = EOT(network("bayesian"), 2)
+    with pytest.raises(GradDivError, match=r"inside torch\.inference_mode"), torch.inference_mode():
+        getattr(view, ask)(0, images(2), labels(2))
+
+
+@pytest.mark.parametrize("ask", ["gradient", "differences"])
+def test_one_model_is_alive_at_a_time_whatever_n(ask: str) -> None:
+    alive: list[weakref.ref[object]] = []
+    most = [0]
+
+    class Watched(EOT):
+        def _model(self, *address: int | str) -> SampleModel:
+            f = super()._model(*address)
+            alive.append(weakref.ref(f))
+            most[0] = max(most[0], sum(model() is not None for model in alive))
+            return f
+
+    getattr(Watched(network("bayesian"), 12), ask)(0, images(2), labels(2))
+    assert len(alive) == 12
+    assert most[0] <= 2  # the next is made while the loop still holds the last
 
 
 def test_bad_input() -> None:

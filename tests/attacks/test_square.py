@@ -1,4 +1,4 @@
-"""Square: laws of a random search, squares of every image and place, strength beside the reference."""
+"""Square: laws of a random search, squares of every image and place."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from graddiv import Dirac, GradDivError, bayesian
 from graddiv.attacks import EOT, Fixed, Given
 from graddiv.attacks.square import Square
 from graddiv.geometry import L2, Geometry, Linf
-from graddiv.losses import margin, soft_margin
+from graddiv.losses import margin
 from graddiv.seeding import isolated
 from tests.helpers import KINDS, STOCHASTIC, convnet, global_rng_untouched, images, labels, network, no_type_checks
 
@@ -52,8 +52,8 @@ def test_the_best_query_is_returned(geometry: Geometry) -> None:
     module, x, y = convnet(), images(6), labels(6)
     spy = Spy(module)
     x_adv = Square(geometry, m=50)(Given([spy]), x, y, 0.2)
-    best = torch.stack([soft_margin(module(asked), y) for asked in spy.asked]).amax(0)
-    assert torch.allclose(soft_margin(module(x_adv), y), best, rtol=0, atol=1e-12)
+    best = torch.stack([margin(module(asked), y) for asked in spy.asked]).amax(0)
+    assert torch.allclose(margin(module(x_adv), y), best, rtol=0, atol=1e-12)
 
 
 @every_geometry
@@ -61,7 +61,7 @@ def test_more_queries_never_lower_the_loss(geometry: Geometry) -> None:
     module, x, y = convnet(), images(6), labels(6)
     # squares so small that their side, which follows the share of queries done, is the same throughout
     results = [Square(geometry, m=m, p_init=0.01)(module, x, y, 0.2) for m in (1, 2, 5, 20, 80)]
-    losses = torch.stack([soft_margin(module(x_adv), y) for x_adv in results])
+    losses = torch.stack([margin(module(x_adv), y) for x_adv in results])
     assert (losses.diff(dim=0) >= -1e-12).all()
     assert (losses[-1] > losses[0]).all()
 
@@ -93,7 +93,7 @@ def test_images_of_any_shape(shape: tuple[int, int, int], geometry: Geometry) ->
     x_adv = Square(geometry, m=40)(module, x, y, 0.1)
     assert x_adv.shape == x.shape
     assert (geometry.norm(x_adv - x) <= 0.1 * (1 + 1e-6)).all()
-    assert (soft_margin(module(x_adv), y) > soft_margin(module(x), y)).float().mean() > 0.7
+    assert (margin(module(x_adv), y) > margin(module(x), y)).float().mean() > 0.7
 
 
 @every_geometry
@@ -126,59 +126,12 @@ def test_squares_reach_every_row_and_column(geometry: Geometry) -> None:
 
 def test_squares_shrink_from_the_share_asked_for_to_a_pixel() -> None:
     spy = Spy()
-    Square(m=1000)(Given([spy]), grey(1, 1, 20, 20), labels(1), 0.1)
+    with no_type_checks():  # a thousand queries of one tiny image: checking types would be most of the work
+        Square(m=1000)(Given([spy]), grey(1, 1, 20, 20), labels(1), 0.1)
     # the start is striped, so a square changes some of its columns: their height is its side
     heights = [int((asked != spy.asked[0])[0, 0].any(1).sum()) for asked in spy.asked[1:]]
     assert heights == sorted(heights, reverse=True)
     assert sorted(set(heights)) == [1, 2, 3, 4, 6, 9, 13, 18]  # sqrt(0.8 * 400 / 2^j), rounded
-
-
-def test_the_start_in_l2_is_a_grid_of_the_papers_bumps() -> None:
-    square = pytest.importorskip("pyautoattack.square")
-    with isolated(0):
-        eta = square.SquareAttack(nn.Identity(), norm="L2", device="cpu").eta(3).double()
-    delta = Square(L2(), m=1)(Given([Spy()]), grey(4, 2, 17, 18), labels(4), 0.1) - 0.5
-    assert torch.allclose(L2().norm(delta), torch.tensor(0.1).double(), atol=1e-12)
-    tiles = delta[..., 1:16, :].unfold(2, 3, 3).unfold(3, 3, 3).flatten(0, 3) * (5 * 6 * 2) ** 0.5 / 0.1
-    kinds = torch.stack([eta, -eta, eta.T, -eta.T])
-    matches = (tiles[:, None] - kinds).abs().amax((2, 3)) < 1e-6
-    assert (matches.sum(1) == 1).all()
-    assert matches.any(0).all()
-
-
-class Sure(nn.Module):
-    """Logits as large as those of a trained network."""
-
-    def forward(self, z: Tensor) -> Tensor:
-        return 100 * z
-
-
-@pytest.mark.parametrize(("norm", "epsilon"), [("Linf", 0.03), ("L2", 0.6)])
-def test_no_weaker_than_the_reference(norm: str, epsilon: float) -> None:
-    square = pytest.importorskip("pyautoattack.square")
-    with isolated(0):
-        module = nn.Sequential(
-            *(nn.Conv2d(1, 6, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Conv2d(6, 8, 3, padding=1), nn.ReLU()),
-            *(nn.Flatten(), nn.Linear(8 * 49, 5), Sure()),
-        ).requires_grad_(False)
-    x = images(64, shape=(1, 15, 15), dtype=torch.float32)
-    y, m = module(x).argmax(1), 200
-    ours = Square(Linf() if norm == "Linf" else L2(), m=m)(module, x, y, epsilon)
-    with isolated(1):
-        peer = square.SquareAttack(
-            module, norm=norm, eps=epsilon, n_queries=m, seed=0, device="cpu", resc_schedule=True
-        )
-        peer.init_hyperparam(x)
-        theirs = peer.attack_single_run(x, y)[1]  # `perturb` would hand back clean images where it fails
-
-    def left(x_adv: Tensor) -> tuple[float, float]:
-        left = -margin(module(x_adv), y)
-        return float((left > 0).float().mean()), float(left.clamp_min(0).mean())
-
-    (our_accuracy, our_margin), (their_accuracy, their_margin) = left(ours), left(theirs)
-    assert 0 < their_accuracy < 1
-    assert our_accuracy <= their_accuracy + 0.05
-    assert our_margin <= 1.1 * their_margin
 
 
 @every_geometry
@@ -225,7 +178,7 @@ def test_repeats_agree_other_seeds_and_restarts_differ(geometry: Geometry) -> No
         )
     assert torch.equal(one, same)
     assert all((a != b).any() for a, b in zip(one, other, strict=True))
-    assert (soft_margin(module(more), y) >= soft_margin(module(one), y)).all()
+    assert (margin(module(more), y) >= margin(module(one), y)).all()
     assert not torch.equal(more, one)
     assert told[-1] == (80, 80)
 

@@ -1,8 +1,6 @@
 import subprocess
 import sys
 
-import pytest
-
 
 def graddiv(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     import os
@@ -24,17 +22,10 @@ def test_doctor_tells_versions_machine_and_data() -> None:
     assert rows["cifar10"] == "missing; get it with 'graddiv data fetch cifar10'"
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (("data", "fetch", "mnits"), "graddiv: unknown data set 'mnits', did you mean 'mnist'?"),
-        (("data", "list", "--data-root", "~nobody-here/x"), "graddiv: data root ~nobody-here/x names the home"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(arguments: tuple[str, ...], sentence: str) -> None:
-    done = graddiv(*arguments)
+def test_a_users_mistake_is_one_sentence_and_exit_code_2() -> None:
+    done = graddiv("data", "list", "--data-root", "~nobody-here/x")
     assert done.returncode == 2
-    assert done.stderr.startswith(sentence)
+    assert done.stderr.startswith("graddiv: data root ~nobody-here/x names the home")
     assert done.stderr.count("\n") == 1
 
 

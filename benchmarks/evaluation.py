@@ -1,0 +1,173 @@
+"""The paper's suite on a Bayesian mnist_cnn: its cost, its time against the floor, two processes, the transfer matrix.
+
+floor: as many plain forward and input backward passes as the suite says it spent, in the best memory format.
+naive transfer: for each source and target bind both anew, attack and score; `attack once` moves the attack out of the
+inner loop, as one would at second thought.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from benchmarks.harness import arguments, compete, measure, plain_passes, report
+from graddiv import bayesian
+from graddiv.attacks import PGD, Given
+from graddiv.distributed import world
+from graddiv.evaluation import Cell, Target, attack_all, cells, suite
+from graddiv.evaluation.batches import run as make
+from graddiv.evaluation.concentration import concentration
+from graddiv.evaluation.robustness import ATTACKS, SUITES
+from graddiv.evaluation.transfer import transfer
+from graddiv.networks import GaussianNetwork, mnist_cnn
+from graddiv.performance import channels_last, keep_memory
+from graddiv.records import Record
+from graddiv.seeding import fold, generator
+
+EPSILON = 0.3
+N = 10
+SHORTER = 50
+"""Iterations of the suite are divided by this: all steps of an attack cost the same, so its cost is known."""
+
+
+def target(quick: bool, examples: int, batch: int) -> Target:
+    F = channels_last(bayesian(mnist_cnn(0.25 if quick else 1.0), 0.05).eval())
+    g = generator(0)
+    x, y = torch.rand(examples, 1, 28, 28, generator=g), torch.randint(10, (examples,), generator=g)
+    return Target.of(F, x, y, batch=batch, n_ensemble=2)
+
+
+def shortened() -> list[Cell]:
+    """The paper's suite in three modes, with fewer iterations."""
+    short = [
+        a if name == "fgsm" else replace(a, m=max(2, SUITES["paper"][name] // SHORTER)) for name, a in ATTACKS.items()
+    ]  # type: ignore[call-arg]
+    return [cell for cell in cells(short, [EPSILON], n=N) if cell.attack is not None]
+
+
+def passes(records: list[Record]) -> tuple[int, int]:
+    """Forward and backward passes that each example cost."""
+    return tuple(sum(int(r[f"cost_{kind}"][0]) for r in records) for kind in ("forwards", "backwards"))  # type: ignore[return-value]
+
+
+def naive_transfer(of: Target, k: int, m: int, once: bool) -> Tensor:
+    """The double loop."""
+    x, y, _ = of.examples(slice(0, of.batch))
+    seed = fold(0, "transfer")
+    right = torch.zeros(k, k, len(x), dtype=torch.bool)
+    for i in range(k):
+        for j in range(k):
+            if j == 0 or not once:
+                source = of.F.bind(of.F.draw(fold(seed, "model", i)))
+                x_adv = PGD(m=m)(Given([source]), x, y, EPSILON)
+            with torch.no_grad():
+                right[i, j] = of.F.bind(of.F.draw(fold(seed, "model", j)))(x_adv).argmax(1) == y
+    return right
+
+
+def share_of_the_suite(directory: Path, quick: bool) -> None:
+    """One of the processes that torchrun starts."""
+    with world("cpu") as here:
+        of = target(quick, 64, 16)
+        wanted = [cell for cell in shortened() if cell.attack is not None and cell.attack.name in ("PGD", "Square")]
+        attack_all(of, wanted[:1], None)  # warm
+        here.wait()
+        begun = time.perf_counter()
+        attack_all(of, wanted, directory, here=here)
+        if here.writes:
+            print(time.perf_counter() - begun)
+
+
+def run(contestant: str, quick: bool) -> None:
+    torch.set_num_threads(1)
+    keep_memory()
+    who, _, option = contestant.partition(", ")
+    of = target(quick, 50, 50)
+    k, m = (6, 5) if quick else (10, 10)
+    match who:
+        case "suite":
+            measure(
+                lambda: attack_all(of, shortened()),
+                score=lambda records: dict(zip(("forwards", "backwards"), map(float, passes(records)), strict=True)),
+                warm_up=lambda: attack_all(of, shortened()[:3]),
+            )
+        case "floor":
+            F, x, y = of.F, of.data.x, of.data.y  # type: ignore[union-attr]
+            assert isinstance(F, GaussianNetwork)
+            measure(lambda: plain_passes(F, channels_last(x), y, int(option)), warm_up=lambda: None)
+        case "pgd":
+            cell = Cell(PGD(m=10), "eot", N, EPSILON, 0)
+            measure(lambda: attack_all(of, [cell]), repeats=2, warm_up=lambda: None)
+        case "transfer":
+            measure(lambda: make([transfer(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
+        case "naive transfer":
+            measure(lambda: naive_transfer(of, k, m, once=option == "attack once"), warm_up=lambda: None)
+        case "concentration":
+            measure(lambda: make([concentration(of, n=int(option))]), warm_up=lambda: None)
+        case "share":
+            share_of_the_suite(Path(option), quick)
+
+
+def seconds_with(processes: int, quick: bool) -> float:
+    """Wall time of a part of the suite, shared by so many processes of one thread."""
+    with tempfile.TemporaryDirectory() as directory:
+        worker = ["-m", "benchmarks.evaluation", "--contestant", f"share, {directory}", *(["--quick"] if quick else [])]
+        launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--no-python"]
+        done = subprocess.run(
+            [*launcher, "--standalone", sys.executable, *worker],
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        shutil.rmtree(directory, ignore_errors=True)
+        Path(directory).mkdir()
+        return float(done.stdout.split()[-1])
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if options.contestant:
+        run(options.contestant, options.quick)
+        return
+    name = "benchmarks.evaluation"
+    [found] = [compete(name, ["suite"], options.quick, rounds=1)]
+    spent = found["suite"]
+    # a forward pass alone is half of a plain pass
+    floor = f"floor, {round((spent['forwards'] + spent['backwards']) / 2)}"
+    pgd_floor = f"floor, {10 * N}"
+    found |= compete(name, [floor], options.quick, rounds=1)
+    contestants = ["pgd", pgd_floor, "transfer", "naive transfer, attack once", "naive transfer"]
+    sizes = ("concentration, 10", "concentration, 100")
+    found |= compete(name, [*contestants, *sizes], options.quick, rounds=1)
+    clocks = {processes: min(seconds_with(processes, options.quick) for _ in range(2)) for processes in (1, 2)}
+
+    def seconds(a: str, b: str) -> float:
+        return found[a]["seconds"] / found[b]["seconds"]
+
+    whole = sum(cell.work(target(True, 1, 1)) for cell in cells(suite("paper"), [EPSILON], n=N) if cell.attack)
+    report(
+        {
+            "paper_suite_forward_equivalents_per_example/one forward": whole,
+            "shortened_suite_forward_equivalents/one forward": spent["forwards"] + spent["backwards"],
+            "shortened_suite_time/floor": seconds("suite", floor),
+            "shortened_suite_megabytes/1": spent["megabytes"],
+            "eot_pgd_cell/floor": seconds("pgd", pgd_floor),
+            "two_processes_speed/one process": clocks[1] / clocks[2],
+            "transfer_time/naive double loop": seconds("transfer", "naive transfer"),
+            "transfer_time/naive, attack once": seconds("transfer", "naive transfer, attack once"),
+            "concentration_memory n=100/n=10": found[sizes[1]]["megabytes"] / max(found[sizes[0]]["megabytes"], 1.0),
+        },
+        options.json,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,217 @@
+"""A training step of Adv-BNN + GradDiv (PGD-10 inside) on the paper's mnist_cnn, against the naive step.
+
+naive: as one would write it from the paper: n graphs of cross-entropy with create_graph, weights through exp each time
+they are drawn, default memory format and malloc.
+two processes: the same batch shared by two processes of one thread each, wall-clock time against one such process.
+"""
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy, normalize
+
+from benchmarks.harness import arguments, compete, measure, naive_weights, report
+from graddiv.data import Dataset, augmented
+from graddiv.distributed import ALONE, World
+from graddiv.experiment import Experiment
+from graddiv.networks import GaussianNetwork
+from graddiv.performance import channels_last, keep_memory
+from graddiv.recipes import recipe
+from graddiv.seeding import generator
+from graddiv.training import Objective
+
+BATCH = 128
+SECTIONS = ("PGD", "loss", "regularizer", "sampling", "optimizer", "data")
+
+
+def experiment(quick: bool) -> Experiment:
+    """The paper's recipe at full lambda; --quick is narrower."""
+    width = "network.width=0.25" if quick else "network.width=1"
+    return recipe("mnist/adv-bnn+graddiv", "paper", [width, "graddiv.warmup=0", "graddiv.rampup=0"])
+
+
+def digits() -> Dataset:
+    g = generator(0)
+    images = torch.randint(256, (BATCH, 1, 28, 28), generator=g, dtype=torch.uint8)
+    labels = torch.randint(10, (BATCH,), generator=g)
+    return Dataset("mnist", "train", images, labels, torch.arange(BATCH), tuple("0123456789"))
+
+
+class Naive:
+    def __init__(self, settings: Experiment) -> None:
+        self.data = digits()
+        F = settings.build(self.data)
+        assert isinstance(F, GaussianNetwork)
+        self.F = F
+        self.optimizer = torch.optim.Adam(F.parameters(), lr=1e-3)
+
+    def loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return cross_entropy(functional_call(self.F.module, naive_weights(self.F), (x,)), y)
+
+    def step(self, size: int = BATCH) -> None:
+        x, y = self.data.batch(slice(0, size))
+        x_adv, epsilon, n = x, 0.3, 3
+        for _ in range(10):
+            x_adv = x_adv.detach().requires_grad_()
+            (g,) = torch.autograd.grad(self.loss(x_adv, y), x_adv)
+            x_adv = (x_adv.detach() + 0.25 * epsilon * g.sign()).clamp(x - epsilon, x + epsilon).clamp(0, 1)
+        x = x.clone().requires_grad_()
+        gradients = [torch.autograd.grad(self.loss(x, y), x, create_graph=True)[0] for _ in range(n)]
+        rho = torch.stack([normalize(g.flatten(1), dim=1) for g in gradients]).mean(0).norm(dim=1)
+        p = x[0].numel()
+        kappa = rho * (p - rho) / (1 - rho**2)
+        self.optimizer.zero_grad()
+        (self.loss(x_adv, y) + 0.02 / 55000 * self.F.kl() + (kappa / p).mean()).backward()
+        self.optimizer.step()
+
+
+class Ours:
+    """What the training loop does at each step."""
+
+    def __init__(self, settings: Experiment, here: World = ALONE) -> None:
+        keep_memory()
+        self.data, self.here = digits(), here
+        F = channels_last(settings.build(self.data)).train()
+        self.objective = Objective(F, settings, 55000)
+        self.wrapped = here.wrap(self.objective)
+        self.optimizer = torch.optim.Adam(F.parameters(), lr=1e-3)
+
+    def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
+        rows = self.here.share(torch.arange(size))
+        x, y = self.data.batch(rows)
+        return channels_last(augmented("mnist", x, self.data.ids[rows], 0, 0)), y, self.data.ids[rows]
+
+    def step(self, size: int = BATCH) -> None:
+        x, y, ids = self.batch(size)
+        self.optimizer.zero_grad(set_to_none=True)
+        self.wrapped(x, y, ids, 0).backward()
+        self.optimizer.step()
+
+
+class Shares(Ours):
+    """The same step in pieces, each with its CPU time; drawing and binding weights counts as sampling, wherever."""
+
+    def __init__(self, settings: Experiment) -> None:
+        super().__init__(settings)
+        self.spent = dict.fromkeys(SECTIONS, 0.0)
+        self.inside: list[str] = []
+        self.since = time.process_time()
+        F = self.objective.F
+        for name in ("draw", "bind", "theta"):
+            setattr(F, name, self.counted(getattr(F, name)))
+
+    def counted(self, call: Callable[..., object]) -> Callable[..., object]:
+        def sampling(*values: object) -> object:
+            with self.section("sampling"):
+                return call(*values)
+
+        return sampling
+
+    @contextmanager
+    def section(self, name: str) -> Iterator[None]:
+        """Time until the end, but for the sections inside, is this one's."""
+        self.switch()
+        self.inside.append(name)
+        yield
+        self.switch()
+        self.inside.pop()
+
+    def switch(self) -> None:
+        now = time.process_time()
+        if self.inside:
+            self.spent[self.inside[-1]] += now - self.since
+        self.since = now
+
+    def step(self, size: int = BATCH) -> None:
+        o = self.objective
+        assert o.adversary is not None
+        assert o.diversity is not None
+        assert isinstance(o.F, GaussianNetwork)
+        with self.section("data"):
+            x, y, ids = self.batch(size)
+        with self.section("PGD"):
+            x_adv = o.attacked(o.adversary, x, y, ids, 0)
+        with self.section("loss"):
+            (o.task_loss(x, x_adv, y, ids, 0) + o.alpha_kl / o.examples * o.F.kl()).backward()
+        with self.section("regularizer"):
+            o.diversity(o.F, x, y, step=0, ids=ids).backward()
+        with self.section("optimizer"):
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
+
+    def found(self) -> dict[str, float]:
+        total = sum(self.spent.values())
+        return {name: value / total for name, value in self.spent.items()}
+
+
+def timed(contestant: Naive | Ours) -> None:
+    """Measure CPU time, and wall-clock time beside it."""
+    walls: list[float] = []
+
+    def step() -> None:
+        before = time.perf_counter()
+        contestant.step()
+        walls.append(time.perf_counter() - before)
+
+    # the warm-up is as large as the step: malloc and the library's kernels are chosen by size
+    measure(step, 2, score=lambda _: {"wall": min(walls)})
+
+
+def one_of_two(rank: int, port: int, quick: bool) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    ours = Ours(experiment(quick), World(rank, 2, torch.device("cpu")))
+    if rank:
+        for _ in range(3):
+            ours.step()
+    else:
+        timed(ours)
+    dist.destroy_process_group()
+
+
+def run(contestant: str, quick: bool) -> None:
+    torch.set_num_threads(1)
+    match contestant:
+        case "naive":
+            timed(Naive(experiment(quick)))
+        case "ours":
+            timed(Ours(experiment(quick)))
+        case "shares":
+            ours = Shares(experiment(quick))
+            measure(ours.step, 1, score=lambda _: ours.found())
+        case "two processes":
+            os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # of DDP: that it found no unused parameters
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", 0))
+                port = s.getsockname()[1]
+            torch.multiprocessing.spawn(one_of_two, (port, quick), nprocs=2)
+
+
+def main() -> None:
+    options = arguments(__doc__ or "")
+    if options.contestant:
+        run(options.contestant, options.quick)
+        return
+    print(f"Adv-BNN + GradDiv step, mnist_cnn, batch {BATCH}, one thread" + (", width 1/4" if options.quick else ""))
+    found = compete("benchmarks.training", ["naive", "ours", "two processes"], options.quick, rounds=2)
+    shares = compete("benchmarks.training", ["shares"], options.quick, rounds=1)["shares"]
+    ours, naive, two = found["ours"], found["naive"], found["two processes"]
+    print(f"images/s of CPU time: ours {BATCH / ours['seconds']:.1f}, naive {BATCH / naive['seconds']:.1f}")
+    ratios = {
+        "training_images_per_second/naive": naive["seconds"] / ours["seconds"],
+        "training_memory/naive": ours["megabytes"] / naive["megabytes"],
+        "two_processes_images_per_second/one": ours["wall"] / two["wall"],
+    }
+    ratios |= {f"share of {name}/step": shares[name] for name in SECTIONS}
+    report(ratios, options.json)
+
+
+if __name__ == "__main__":
+    main()

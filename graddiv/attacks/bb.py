@@ -1,0 +1,146 @@
+"""The Brendel & Bethge attack (2019), Linf: along the boundary, inside trust regions, to its point nearest to x0."""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from graddiv.attacks.attack import Problem
+from graddiv.attacks.hyperplane import to_hyperplane
+from graddiv.attacks.minimal import Kept, MinimalAttack
+from graddiv.attacks.trust_region import along_hyperplane
+from graddiv.errors import GradDivError
+from graddiv.geometry import Linf, rows
+from graddiv.losses import margin
+
+TRIALS = 10
+"""How many noise images, and how many steps along the gradient, are tried for an adversarial point to start from."""
+
+HALVINGS = 10
+"""How often the way from x0 to that point is halved to find the boundary."""
+
+
+@dataclass(frozen=True)
+class BB(MinimalAttack):
+    """x_{k+1} = x_k + argmin_d |x_k + d - x0|_inf subject to <w_k, d> = c_k, |d|_2 <= r_k and the box.
+
+    w_k is the gradient of the margin of the mean logits, averaged with those before it (`momentum`), c_k leads a little
+    further than where the margin is 0 (`overshoot`, 1 for no further), always to the adversarial side.  The trust
+    region shrinks by `decay` at `decays` times: r_k = decay^j lr d (high - low) after j of them, d pixels.
+
+    Mean logits are those of the models of an iteration; x_{k+1} is judged by the models of the next, which did not make
+    it.
+    """
+
+    m: int = 1000
+    lr: float = 1e-3
+    decay: float = 0.5
+    decays: int = 20
+    momentum: float = 0.8
+    overshoot: float = 1.1
+
+    name = "B&B"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.geometry, Linf):
+            raise GradDivError(
+                f"the geometry is {self.geometry.name}, expected Linf: the only norm B&B is made for here"
+            )
+        if self.m < 1 or self.decays < 1:
+            raise GradDivError(f"m is {self.m} and decays {self.decays}, expected at least one of each")
+        if not (self.lr > 0 and 0 < self.decay <= 1 and 0 <= self.momentum < 1 and 1 <= self.overshoot < 2):
+            raise GradDivError(
+                f"lr is {self.lr}, decay {self.decay}, momentum {self.momentum} and overshoot {self.overshoot}, "
+                "expected lr above 0, decay in (0, 1], momentum in [0, 1) and overshoot in [1, 2)"
+            )
+
+    @property
+    def iterations(self) -> int:
+        return self.m
+
+    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: Kept) -> None:
+        view, y = problem.view, problem.y
+        first = restart * (self.m + 1)
+        x = self.start(problem, restart, first)
+        against, w = view.margin(first, x, y)
+        kept.meet(first, x, against, w.sign())
+        for k in range(self.m):
+            x = self._step(problem, x, against, w, k)
+            against, g = view.margin(first + k + 1, x, y)
+            kept.meet(first + k + 1, x, against, w.sign())  # where the boundary is flat, the ball's worst point
+            w = self.momentum * w + (1 - self.momentum) * g
+            problem.tick()
+
+    def start(self, problem: Problem, restart: int, k: int) -> Float[Tensor, "b ..."]:
+        """A point just beyond the boundary, on the way from x0 to noise or to where the gradient leads.
+
+        The first run takes the nearer of both, to begin in the right place; the next ones noise, to begin elsewhere.
+        Noise often looks like one class and fools nobody who is in it: there the gradient it is, whichever run.
+        """
+        (share, fooled, x), (other_share, other_fooled, other) = (
+            self._boundary(problem, k, far) for far in (self._noise(problem, restart, k), self._climb(problem, k))
+        )
+        better = other_fooled & ((other_share < share) & (restart == 0) | ~fooled)
+        return torch.where(rows(better, x), other, x)
+
+    def _noise(self, problem: Problem, restart: int, k: int) -> Float[Tensor, "b ..."]:
+        """The noise image of highest margin."""
+        low, high = self.geometry.bounds
+        best, highest = problem.x0, torch.full_like(problem.epsilon, -torch.inf)
+        for trial in range(TRIALS):
+            x = low + (high - low) * problem.uniform("noise", restart, trial).to(best.dtype).reshape(best.shape)
+            against = margin(problem.view.logits(k, x), problem.y)
+            higher = against > highest
+            best, highest = torch.where(rows(higher, x), x, best), torch.where(higher, against, highest)
+        return best
+
+    def _climb(self, problem: Problem, k: int) -> Float[Tensor, "b ..."]:
+        """Where signed gradient steps through the box lead: towards the class whose boundary looks nearest from x0."""
+        view, x, y = problem.view, problem.x0, problem.y
+        low, high = self.geometry.bounds
+        everyone = torch.arange(len(x), device=x.device)
+        gaps, gradients = view.differences(k, x, y)
+        point, w = x.flatten(1), gradients.flatten(2)
+        heights = (w * point[:, None]).sum(2) - gaps
+        ways = [to_hyperplane(self.geometry, point, w[:, i], heights[:, i]) for i in range(w.shape[1])]
+        nearest = torch.stack([self.geometry.norm(way) for way in ways]).argmin(0)
+        for trial in range(TRIALS):
+            if trial:
+                _, gradients = view.differences(k, x, y)
+            x = (x + (high - low) / TRIALS * gradients[everyone, nearest].sign()).clamp(low, high)
+        return x
+
+    def _boundary(
+        self, problem: Problem, k: int, far: Float[Tensor, "b ..."]
+    ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"], Float[Tensor, "b ..."]]:
+        """The radius at which far, clipped to a ball around x0, becomes adversarial; whether it ever is; that point."""
+        low, high = self.geometry.bounds
+
+        def clipped(radius: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
+            return self.geometry.project(far, problem.x0, radius)
+
+        def fools(x: Float[Tensor, "b ..."]) -> Bool[Tensor, " b"]:
+            return margin(problem.view.logits(k, x), problem.y) > 0
+
+        inner, outer = torch.zeros_like(problem.epsilon), torch.full_like(problem.epsilon, high - low)
+        for _ in range(HALVINGS):
+            middle = (inner + outer) / 2
+            fooled = fools(clipped(middle))
+            inner, outer = torch.where(fooled, inner, middle), torch.where(fooled, middle, outer)
+        return outer, fools(clipped(outer)), clipped(outer)
+
+    def _step(
+        self,
+        problem: Problem,
+        x: Float[Tensor, "b ..."],
+        against: Float[Tensor, " b"],
+        w: Float[Tensor, "b ..."],
+        k: int,
+    ) -> Float[Tensor, "b ..."]:
+        low, high = self.geometry.bounds
+        passed = (k + 2) // max(1, self.m // self.decays)  # the reference counts from 2
+        r = torch.full_like(against, self.lr * self.decay**passed * x[0].numel() * (high - low))
+        c = -against * torch.where(against < 0, self.overshoot, 2 - self.overshoot)
+        d = along_hyperplane(Linf(self.geometry.bounds), problem.x0.flatten(1), x.flatten(1), w.flatten(1), c, r)
+        return (x + d.view_as(x)).clamp(low, high)
