@@ -11,6 +11,7 @@ __version__ = "0.1.0"
 if TYPE_CHECKING:
     from graddiv.directions import GradDiv as GradDiv
     from graddiv.errors import GradDivError as GradDivError
+    from graddiv.evaluation import evaluate as evaluate
     from graddiv.networks import Dirac as Dirac
     from graddiv.networks import RandomizedNetwork as RandomizedNetwork
     from graddiv.networks import bayesian as bayesian
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from graddiv.networks import pni as pni
     from graddiv.networks import randomize as randomize
     from graddiv.networks import rse as rse
+    from graddiv.records import table as table
 
 _HOME = {
     "GradDiv": "graddiv.directions",
     "GradDivError": "graddiv.errors",
+    "evaluate": "graddiv.evaluation",
     "Dirac": "graddiv.networks",
     "RandomizedNetwork": "graddiv.networks",
     "bayesian": "graddiv.networks",
@@ -29,6 +32,7 @@ _HOME = {
     "pni": "graddiv.networks",
     "randomize": "graddiv.networks",
     "rse": "graddiv.networks",
+    "table": "graddiv.records",
 }
 
 __all__ = ["__version__", *_HOME]

@@ -45,7 +45,7 @@ class World:
         pool = [name for name, _ in objective.named_buffers() if name.endswith("pool")]  # large, and everybody's own
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, pool)  # type: ignore[no-untyped-call]
         for parameter in objective.parameters():
-            parameter.register_hook(partial(_stored_as, parameter))
+            parameter.register_hook(partial(_stored_as, parameter))  # type: ignore[no-untyped-call]
         return DistributedDataParallel(
             objective,
             device_ids=[self.device] if self.device.type == "cuda" else None,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -40,6 +40,8 @@ NotNegative = Annotated[Real, Field(ge=0)]
 Share = Annotated[Real, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Epochs = Annotated[int, Field(ge=0)]
+Name = Annotated[str, Field(pattern=r"^[\w.+-]+$")]
+"""Part of the name of a directory."""
 
 
 class Section(BaseModel):
@@ -144,8 +146,8 @@ NOISE = ("gaussian", "pni", "rse", "mixup")
 class Experiment(Section):
     """What `graddiv train` does, all of it: two experiments that are equal end in the same bits."""
 
-    method: str = Field("custom", description="the name of the defense in tables")
-    scale: str = Field("custom", description="paper, quick, demo: at which scale the paper's setting is followed")
+    method: Name = Field("custom", description="the name of the defense in tables")
+    scale: Name = Field("custom", description="paper, quick, demo: at which scale the paper's setting is followed")
     seed: int = 0
     data: DataSection
     network: NetworkSection
@@ -158,7 +160,7 @@ class Experiment(Section):
     graddiv: GradDivSection | None = None
 
     @model_validator(mode="after")
-    def _fits_together(self) -> Self:
+    def _fits_together(self) -> "Experiment":
         noise = [name for name in NOISE if getattr(self, name) is not None]
         if len(noise) > 1:
             raise ValueError(f"the sections {' and '.join(noise)} exclude each other: a network has one kind of noise")
@@ -193,13 +195,7 @@ class Experiment(Section):
     @property
     def cost(self) -> str:
         """The time training takes on two CPU cores, about."""
-        minutes = self.work / TWO_CORES / 60
-        if minutes < 1:
-            return "<1 min"
-        for limit, unit, name in ((90, 1, "min"), (48 * 60, 60, "h")):
-            if minutes < limit:
-                return f"{minutes / unit:.0f} {name}"
-        return f"{minutes / (24 * 60):.0f} days"
+        return duration(self.work / TWO_CORES)
 
     def to_toml(self) -> str:
         """The recipe, complete: what is absent is off."""
@@ -269,6 +265,17 @@ def load_state(F: "RandomizedNetwork", tensors: "Mapping[str, Tensor]", path: Pa
     F.load_state_dict(state)
 
 
+def duration(seconds: float) -> str:
+    """A time, roughly."""
+    minutes = seconds / 60
+    if minutes < 1:
+        return "<1 min"
+    for limit, unit, name in ((90, 1, "min"), (48 * 60, 60, "h")):
+        if minutes < limit:
+            return f"{minutes / unit:.0f} {name}"
+    return f"{minutes / (24 * 60):.0f} days"
+
+
 def parse(values: Mapping[str, Any], source: str) -> Experiment:
     """The experiment that these tables describe, or all of their mistakes at once."""
     try:
@@ -288,12 +295,12 @@ def _explained(error: dict[str, Any]) -> str:
     match error["type"]:
         case "extra_forbidden":
             known = list(_table(error["loc"][:-1]).model_fields)
-            return f"{where}: there is no such key{_nearest(str(error['loc'][-1]), known)}"
+            return f"{where}: there is no such key, {_nearest(str(error['loc'][-1]), known)}"
         case "missing":
             return f"{where}: is missing"
         case "literal_error":
             known = list(get_args(_table(error["loc"][:-1]).model_fields[str(error["loc"][-1])].annotation))
-            return f"{where} is {found!r}{_nearest(str(found), known)}"
+            return f"{where} is {found!r}, {_nearest(str(found), known)}"
         case "value_error":
             return str(error["ctx"]["error"])
         case _:
@@ -303,7 +310,7 @@ def _explained(error: dict[str, Any]) -> str:
 def _nearest(name: str, known: Iterable[str]) -> str:
     known = list(known)
     nearest = get_close_matches(name, known, n=1, cutoff=0.5)
-    return (f", did you mean {nearest[0]!r}?" if nearest else "") + f" Expected one of {', '.join(known)}"
+    return (f"did you mean {nearest[0]!r}? " if nearest else "") + f"expected one of {', '.join(known)}"
 
 
 def _table(location: Iterable[str | int]) -> type[BaseModel]:

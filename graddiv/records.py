@@ -3,13 +3,14 @@
 NumPy only: a record is read, and a table made, without torch and without the network.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool
+from jaxtyping import Bool, Float
 
 from graddiv import store
 from graddiv.errors import GradDivError
@@ -29,7 +30,9 @@ class Record:
 
     An attack's arrays: `correct` (the ensemble's verdict), `margin` (of the ensemble: log-odds against the label, up
     to its sign), both again on a second ensemble as `correct_again` and `margin_again`, `right` (b x n_ensemble: each
-    sample model's verdict), `distance` (of x_adv from x), `ids`, `labels`, and `images` of the first few examples.
+    sample model's verdict), `distance` (of x_adv from x), `cost_forwards`, `cost_backwards` and `cost_draws` (what the
+    attack spent on the example), `ids`, `labels`, and `images` of the first few examples.  Other kinds of records have
+    other arrays, told by the functions that make them.
     """
 
     description: dict[str, Any]
@@ -44,6 +47,11 @@ class Record:
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.arrays[name]
+
+    @property
+    def kind(self) -> str:
+        """What was evaluated: an attack (clean images among them), concentration, transfer, ..."""
+        return str(self.description.get("kind", "attack"))
 
     @property
     def label(self) -> str:
@@ -73,7 +81,8 @@ class Record:
 
 def read_all(directory: Path) -> list[Record]:
     """Every finished record below a directory, in the order of their names."""
-    found = [Record.load(path) for path in sorted(directory.rglob("*.record"))]
+    paths = sorted(path for path in directory.rglob("*.record") if not path.name.startswith("."))
+    found = [Record.load(path) for path in paths]
     if not found:
         raise GradDivError(f"there are no records below {directory}: 'graddiv attack RUN' makes them")
     return found
@@ -159,28 +168,53 @@ class Row(NamedTuple):
 
 def table(records: Sequence[Record]) -> list[Row]:
     """Clean accuracy, one row for each attack, and the Totals: of the paper's rows, of all, and cross-fitted."""
-    labels = list(dict.fromkeys(record.label for record in records))
-    by_label = {label: [record for record in records if record.label == label] for label in labels}
+    sets = sorted({(r.examples, r.data["sha256"][:8]) for r in records})
+    if len(sets) > 1:
+        raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
+    groups = _by_row(records)
     rows = [
-        Row(label, summary([r["correct"] for r in group]), float(np.mean([r.accuracy_per_draw for r in group])))
-        for label, group in by_label.items()
+        Row(name, summary([r["correct"] for r in group]), float(np.mean([r.accuracy_per_draw for r in group])))
+        for name, group in groups.items()
     ]
-    attacks = [label for label in labels if label != "clean"]
+    attacks = {name: group for name, group in groups.items() if name != "clean"}
     if len(attacks) > 1:
         for name, members in (
-            ("Total (paper's rows)", [a for a in attacks if a in PAPER_ROWS]),
+            ("Total (paper's rows)", {a: group for a, group in attacks.items() if group[0].label in PAPER_ROWS}),
             ("Total (all attacks)", attacks),
         ):
             if members:
-                rows.append(Row(name, summary(_per_repeat(total, by_label, members)), None))
-        rows.append(Row("Total, cross-fitted", summary(_per_repeat(cross_fitted_total, by_label, attacks)), None))
+                rows.append(Row(name, summary(_per_repeat(total, members)), None))
+        rows.append(Row("Total, cross-fitted", summary(_per_repeat(cross_fitted_total, attacks)), None))
     return rows
 
 
-def _per_repeat(how: Any, by_label: dict[str, list[Record]], members: Sequence[str]) -> list[Bool[np.ndarray, " b"]]:
+def _by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
+    """The records of each row, one for each repeat; attacks of one label are told apart by what differs."""
+    by_label: dict[str, dict[str, list[Record]]] = {}
+    for record in records:
+        key = json.dumps(_settings(record))
+        by_label.setdefault(record.label, {}).setdefault(key, []).append(record)
+    rows = {}
+    for label, variants in by_label.items():
+        all_settings = [_settings(group[0]) for group in variants.values()]
+        differ = [key for key in all_settings[0] if any(s.get(key) != all_settings[0][key] for s in all_settings)]
+        for settings, group in zip(all_settings, variants.values(), strict=True):
+            rows[", ".join([label, *(f"{key} {settings.get(key)}" for key in differ)])] = group
+    return rows
+
+
+def _settings(record: Record) -> dict[str, Any]:
+    """What makes an attack another one than its namesakes; repeats differ in nothing but seeds."""
+    attack = record.description["attack"] or {}
+    return {"epsilon": record.epsilon, "n": record.n} | {key: v for key, v in attack.items() if key != "seed"}
+
+
+def _per_repeat(how: Any, members: dict[str, list[Record]]) -> list[Bool[np.ndarray, " b"]]:
     """A Total for each repeat that every member has."""
-    repeats = sorted(set.intersection(*({r.repeat for r in by_label[m]} for m in members)))
-    return [how([r for m in members for r in by_label[m] if r.repeat == repeat]) for repeat in repeats]
+    repeats = sorted(set.intersection(*({r.repeat for r in group} for group in members.values())))
+    if not repeats:
+        raise GradDivError(f"the attacks {', '.join(members)} have no repeat in common: there is no Total of them")
+    return [how([r for group in members.values() for r in group if r.repeat == repeat]) for repeat in repeats]
 
 
 def by_value(records: Iterable[Record], key: str) -> dict[Any, list[Record]]:
@@ -196,23 +230,54 @@ def curve(records: Iterable[Record], key: str) -> list[tuple[Any, Summary]]:
     return [(value, summary([r["correct"] for r in group])) for value, group in by_value(records, key).items()]
 
 
+class Transfer(NamedTuple):
+    """How attacks on one sample model fare on others."""
+
+    matrix: Float[np.ndarray, "k k"]
+    """Accuracy of the target (column) on the adversarial images of the source (row)."""
+    mean: float
+    low: float
+    high: float
+    """Mean, least and greatest accuracy off the diagonal: where the target is not the source."""
+    own: float
+    """Mean of the diagonal: each sample model's accuracy under an attack on itself."""
+
+
+def transfer(record: Record) -> Transfer:
+    """The matrix of a transfer record, and what it says off the diagonal."""
+    matrix = record["right"].mean(0)
+    others = matrix[~np.eye(len(matrix), dtype=bool)]
+    return Transfer(
+        matrix, float(others.mean()), float(others.min()), float(others.max()), float(matrix.diagonal().mean())
+    )
+
+
 def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
-    """One flat dict for each record, for CSV: the description and the main numbers."""
+    """One flat dict for each record, for CSV: the description, and the means of what was found."""
     rows = []
     for record in records:
-        flat: dict[str, Any] = {}
+        flat: dict[str, Any] = {"kind": record.kind}
         for key, value in record.description.items():
             if isinstance(value, dict):
                 flat |= {f"{key}.{k}": v for k, v in value.items()}
             else:
                 flat[key] = value
-        interval = wilson(record["correct"].sum(), len(record["correct"]))
-        flat |= {
-            "accuracy": record.accuracy,
-            "accuracy_low": interval.low,
-            "accuracy_high": interval.high,
-            "accuracy_per_draw": record.accuracy_per_draw,
-            "mean_distance": float(record["distance"].mean()),
-        }
+        if record.kind == "attack":
+            interval = wilson(float(record["correct"].sum()), len(record["correct"]))
+            flat |= {
+                "accuracy": record.accuracy,
+                "accuracy_low": interval.low,
+                "accuracy_high": interval.high,
+                "accuracy_per_draw": record.accuracy_per_draw,
+            }
+        numbers = {name: array for name, array in record.arrays.items() if array.ndim == 1 and array.dtype.kind == "f"}
+        flat |= {f"mean_{name}": _mean(array) for name, array in numbers.items()}
+        flat |= {name: int(array.sum()) for name, array in record.arrays.items() if name.startswith("cost_")}
         rows.append(flat)
     return rows
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of those that are numbers: an example without gradients has no direction."""
+    there = values[~np.isnan(values)].astype(np.float64)
+    return float(there.mean()) if len(there) else float("nan")

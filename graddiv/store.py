@@ -9,7 +9,7 @@ import json
 import os
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -34,7 +34,8 @@ def write(path: Path, content: bytes) -> None:
         temporary.replace(path)
         _flush_directory(path.parent)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         kept = "; the file from before is untouched" if path.exists() else ""
         raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
 
@@ -120,22 +121,31 @@ class Log:
         self.path = path
         if size:
             check_size(path, size)
-        self._file = path.open("ab")
-        self._file.truncate(size)
+        with self._explained():
+            self._file = path.open("ab", buffering=0)  # nothing is left in a buffer when writing fails
+            self._file.truncate(size)
+            self._file.seek(size)
 
     def __call__(self, **values: object) -> None:
-        """Append one line."""
-        try:
-            self._file.write((json.dumps(values) + "\n").encode())
-            self._file.flush()
-        except OSError as error:
-            raise GradDivError(f"cannot write {self.path}: {error.strerror}") from error
+        """Append one line; JSON knows no NaN."""
+        line = (json.dumps(values, allow_nan=False) + "\n").encode()
+        with self._explained():
+            while line:  # a disk that becomes full takes a part of it first
+                line = line[self._file.write(line) :]
 
     @property
     def size(self) -> int:
         """Bytes written so far, safely on disk from now on."""
-        os.fsync(self._file.fileno())
-        return self._file.tell()
+        with self._explained():
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise GradDivError(f"cannot write {self.path}: {error.strerror or error}") from error
 
     def close(self) -> None:
         """Close the file."""
@@ -183,6 +193,18 @@ def locked(directory: Path) -> Iterator[None]:
         for left_over in directory.rglob(".*.tmp"):  # by a process that was killed while it wrote
             left_over.unlink()
         yield
+
+
+def is_locked(directory: Path) -> bool:
+    """Whether a process is writing into the directory now."""
+    try:
+        with (directory / ".lock").open("r+") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
 
 
 def make_directory(path: Path) -> None:

@@ -1,9 +1,9 @@
 """Imports go down only, heavy ones are lazy (the layers are drawn in CONTRIBUTING.md)."""
 
 import ast
+import resource
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a module may import its own part of the package and lower layers
-    {"errors", "seeding", "geometry", "losses", "performance", "store", "records", "distributed"},
+    {"errors", "seeding", "geometry", "losses", "performance", "distributed"}
+    | {"store", "records", "projections", "published"},
     {"networks"},
     {"directions"},
     {"data", "attacks"},
@@ -19,6 +20,7 @@ LAYERS = [  # from the ground up; a module may import its own part of the packag
     {"recipes"},
     {"training", "evaluation", "report"},
     {"paper", "audit", "tuning"},
+    {"reproduce"},
     {"cli"},
     {"__main__"},
 ]
@@ -65,9 +67,11 @@ def test_the_core_pulls_in_nothing_heavy() -> None:
 
 def test_help_answers_at_once() -> None:
     def seconds() -> float:
-        start = time.perf_counter()
+        """Of processor time, so that a busy machine does not count."""
+        start = resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run([sys.executable, "-m", "graddiv", "--help"], capture_output=True, check=True)
-        return time.perf_counter() - start
+        end = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return end.ru_utime + end.ru_stime - start.ru_utime - start.ru_stime
 
     assert min(seconds() for _ in range(3)) < 0.5
 

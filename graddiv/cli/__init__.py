@@ -4,8 +4,9 @@ import sys
 
 import typer
 
-from graddiv.cli import attack, data, train
+from graddiv.cli import attack, data, measure, train
 from graddiv.cli.doctor import doctor
+from graddiv.cli.reproduce import reproduce
 from graddiv.errors import GradDivError
 
 app = typer.Typer(
@@ -19,8 +20,14 @@ app = typer.Typer(
 )
 app.command("doctor")(doctor)
 app.command("train")(train.train)
+app.command("tune")(train.tune)
 app.command("attack")(attack.attack)
 app.command("records")(attack.records)
+app.command("measure")(measure.measure)
+app.command("transfer")(measure.transfer)
+app.command("checklist")(measure.checklist)
+app.command("sweep")(measure.sweep)
+app.command("reproduce")(reproduce)
 app.add_typer(train.app, name="recipes")
 app.add_typer(data.app, name="data")
 

@@ -24,6 +24,9 @@ EPSILON = {"mnist-mini": 0.3, "mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
 Run = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
 Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
 Out = Annotated[Path | None, typer.Option(help="Where records go; RUN/records if not given.")]
+Epsilon = Annotated[str, typer.Option(help="Radii such as 8/255 or 0.1,0.2; that of training if not given.")]
+Batch = Annotated[int, typer.Option(help="Images looked at together.")]
+Seed = Annotated[int, typer.Option(help="Seed of the adversary and of the models that judge.")]
 Split = Annotated[str, typer.Option(help="test, or validation to choose settings without looking at test data.")]
 
 
@@ -36,14 +39,14 @@ def attack(
     modes: Annotated[
         str, typer.Option(help="fixed, eot1, eot: how the adversary sees the network.")
     ] = "fixed,eot1,eot",
-    epsilon: Annotated[str, typer.Option(help="Radii such as 8/255 or 0.1,0.2; that of training if not given.")] = "",
+    epsilon: Epsilon = "",
     n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
     m: Annotated[int | None, typer.Option(help="Iterations of all attacks but FGSM; the suite's if not given.")] = None,
     repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
     examples: Examples = None,
     split: Split = "test",
-    batch: Annotated[int, typer.Option(help="Images attacked at once.")] = 100,
-    seed: Annotated[int, typer.Option(help="Seed of the adversary and of the models that judge.")] = 0,
+    batch: Batch = 100,
+    seed: Seed = 0,
     out: Out = None,
     data_root: DataRoot = None,
     device: Device = None,
@@ -57,6 +60,7 @@ def attack(
     from graddiv.distributed import world
     from graddiv.evaluation import attack_all, cells
     from graddiv.evaluation import suite as suite_of
+    from graddiv.evaluation.batches import writing
     from graddiv.evaluation.robustness import parse_modes
     from graddiv.performance import keep_memory
 
@@ -67,7 +71,7 @@ def attack(
         target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
         radii = [number(text) for text in words(epsilon)] or [radius]
         wanted = cells(chosen, radii, modes=how, n=n, repeats=repeats, random=target.random)
-        with progress_bar() as progress:
+        with writing(directory, here), progress_bar() as progress:
             records = attack_all(target, wanted, directory, here=here, progress=progress)
     if leads():
         print_tables(records)
@@ -81,9 +85,12 @@ def records(
     """Print the tables that the records of a directory make, or all of them as CSV."""
     from graddiv.records import as_rows, read_all
 
-    found = [record for record in read_all(directory) if "correct" in record.arrays]
+    found = read_all(directory)
     if not as_csv:
-        print_tables(found)
+        print_tables([record for record in found if record.kind == "attack"])
+        others = sorted({record.kind for record in found} - {"attack"})
+        if others:
+            typer.echo(f"also there, for --csv and the report: {', '.join(others)}")
         return
     lines = as_rows(found)
     columns = list(dict.fromkeys(key for line in lines for key in line))
@@ -116,7 +123,8 @@ def load_target(
     F.to(device)
     channels_last(F)
     radius = experiment.adversary.epsilon if experiment.adversary is not None else EPSILON[experiment.data.name]
-    return Target(F, data, experiment.run_name, seed=seed, batch=batch), radius
+    facts = {"method": experiment.method, "lam": experiment.graddiv.lam if experiment.graddiv is not None else 0.0}
+    return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts), radius
 
 
 def print_tables(records: "list[Record]") -> None:
@@ -127,9 +135,12 @@ def print_tables(records: "list[Record]") -> None:
     from graddiv.records import by_value, table
 
     console = Console()
-    for name, of_target in by_value(records, "target").items():
-        clean = [record for record in of_target if record.label == "clean"]
-        for epsilon, group in by_value([r for r in of_target if r.label != "clean"], "epsilon").items():
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in records:
+        groups.setdefault((record.target, record.data["sha256"]), []).append(record)
+    for (name, _), together in groups.items():
+        clean = [record for record in together if record.label == "clean"]
+        for epsilon, group in by_value([r for r in together if r.label != "clean"], "epsilon").items():
             first = group[0]
             shown = Table(
                 "attack", "accuracy %", "test set, 95 %", "per draw %",

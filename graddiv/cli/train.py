@@ -1,21 +1,25 @@
 """`graddiv train`, `graddiv tune` and `graddiv recipes`."""
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from graddiv.cli.common import leads, number, words
 from graddiv.cli.data import DataRoot
 
 if TYPE_CHECKING:
     from graddiv.experiment import Experiment
+    from graddiv.tuning import Result
 
 Recipe = Annotated[
     str, typer.Argument(help="A shipped recipe such as mnist/adv-bnn+graddiv (see 'graddiv recipes'), or a TOML file.")
 ]
 Scale = Annotated[
-    str, typer.Option(help="paper: the paper's settings. quick: for two CPU cores. demo: minutes, to see it run.")
+    str,
+    typer.Option(
+        help="paper: the paper's settings. quick: for two CPU cores. demo: minutes, to see it run. A file has its own."
+    ),
 ]
 Overrides = Annotated[
     list[str],
@@ -55,14 +59,13 @@ def train(
     from graddiv.training.loop import Listener
 
     keep_memory()
-    leads = _leads()
-    if leads:
+    if leads():
         about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
         typer.echo(f"{about}: about {experiment.cost} on two CPU cores")
         typer.echo(f"run directory: {directory}")
-    with Display(experiment.method, quiet=not leads) as display:
+    with Display(experiment.method, quiet=not leads()) as display:
         listeners: list[Listener] = [display]
-        if tensorboard and leads:
+        if tensorboard and leads():
             listeners.append(TensorBoard(directory / "tensorboard"))
         run(
             experiment,
@@ -72,13 +75,82 @@ def train(
             sync_batch_norm=sync_batch_norm,
             listeners=listeners,
         )
-    if leads:
+    if leads():
         typer.echo(f"trained: {directory}")
 
 
-def _leads() -> bool:
-    """Whether this process speaks for all that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
+def tune(
+    recipe: Recipe,
+    scale: Scale = "paper",
+    overrides: Overrides = [],  # noqa: B006
+    seed: Seed = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of all trials; runs/tune-NAME-HASH if not given.")] = None,
+    data_root: DataRoot = None,
+    device: Device = None,
+    lambdas: Annotated[str | None, typer.Option(help="Values to try; default: nine from 0.05 to 10.")] = None,
+    regularizers: Annotated[str | None, typer.Option(help="Such as kappa,dpp; default: the recipe's own.")] = None,
+    sampler: Annotated[
+        str, typer.Option(help="grid: every pair. tpe, random: Optuna's, between the lambdas.")
+    ] = "grid",
+    trials: Annotated[int, typer.Option(help="How many points tpe and random try.")] = 20,
+    storage: Annotated[
+        str | None,
+        typer.Option(
+            help="Optuna URL from which several machines take trials; default: a file in --out.", metavar="URL"
+        ),
+    ] = None,
+    n: Annotated[int, typer.Option(help="Sample models at each step of EOT-PGD.")] = 10,
+    m: Annotated[int, typer.Option(help="Steps of EOT-PGD.")] = 20,
+    epsilon: Annotated[str | None, typer.Option(help="Radius of EOT-PGD; default: the one of training.")] = None,
+    examples: Annotated[int, typer.Option(help="Judge on the first so many validation examples.")] = 500,
+) -> None:
+    """Choose lambda and the regularizer by accuracy under EOT-PGD on the validation split, never on test data.
+
+    Each trial is an ordinary run below --out.  The same command again goes on where it stopped; given one --storage,
+    it may run on several machines at once.
+    """
+    experiment = _experiment(recipe, scale, overrides, seed)
+    from graddiv import tuning
+    from graddiv.performance import keep_memory
+    from graddiv.training.display import Display
+
+    keep_memory()
+    search = tuning.Search(
+        tuple(words(regularizers)) if regularizers else (tuning.own_regularizer(experiment),),
+        tuple(map(number, words(lambdas))) if lambdas else tuning.LAMBDAS,
+        sampler,
+        trials,
+    )
+    judge = tuning.Judge(number(epsilon) if epsilon else tuning.training_epsilon(experiment), n, m, examples)
+    directory = out or Path("runs") / f"tune-{experiment.run_name}"
+    typer.echo(f"{search.size} trials, each about {experiment.cost} on two CPU cores, in {directory}")
+    with Display(experiment.method) as display:
+        results = tuning.tune(
+            experiment,
+            directory,
+            search,
+            judge,
+            storage=storage,
+            data_root=str(data_root) if data_root else None,
+            device=device,
+            listener=display.titled,
+        )
+    tuning.write_table(results, directory / "tuning.csv")
+    tuning.plot(results, judge, directory / "tuning")
+    _show(results)
+    if results and (best := results[0]).robust is not None:
+        typer.echo(f"best: --set graddiv.regularizer={best.regularizer} --set graddiv.lam={best.lam}")
+
+
+def _show(results: "list[Result]") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("lambda", "regularizer", "clean", "EOT-PGD", "rho", box=None, pad_edge=False)
+    for r in results:
+        accuracies = ["diverged" if share is None else f"{100 * share:.1f}" for share in (r.clean, r.robust)]
+        table.add_row(f"{r.lam:g}", r.regularizer, *accuracies, "" if r.rho is None else f"{r.rho:.3f}")
+    Console().print(table)
 
 
 @app.callback()

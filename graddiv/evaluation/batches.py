@@ -1,7 +1,10 @@
 """Long evaluations in batches: each is a file, so that a kill loses at most one, and processes share them."""
 
+import json
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,69 +15,137 @@ from graddiv.distributed import ALONE, World
 from graddiv.errors import GradDivError
 from graddiv.records import Record
 
-Compute = Callable[[slice], Mapping[str, np.ndarray]]
+Advance = Callable[[float], None]
+"""Told which share of a batch is done."""
+
+Compute = Callable[[slice, Advance], Mapping[str, np.ndarray]]
 """What is found for the examples of a slice: arrays whose first axis is the example."""
 
+Progress = Callable[[float, float, str], None]
+"""Told the work done, all there was to do when it began, and what is being made."""
 
-def in_batches(
-    path: Path | None,
-    description: dict[str, Any],
-    examples: int,
-    batch: int,
-    compute: Compute,
-    *,
-    here: World = ALONE,
-    skipped: Callable[[slice], None] = lambda rows: None,
-) -> Record:
-    """The record of `examples` examples, computed in batches; those already on disk are not computed again.
 
-    A finished record is one file.  Until then each batch is a file in a directory beside it; batches are dealt out to
-    the processes in turn, and the first one joins them.  Without a path nothing is kept on disk.
+def silent(done: float, total: float, what: str) -> None:
+    """Progress nobody looks at."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """A record to be made: a finished one is a file; until then each batch is a file in a directory beside it."""
+
+    label: str
+    description: dict[str, Any]
+    path: Path | None
+    """None: nothing is kept on disk."""
+    examples: int
+    batch: int
+    work: float
+    """Forward-equivalents of one batch, about: for the time left."""
+    compute: Compute
+
+    def __post_init__(self) -> None:
+        if self.examples < 1 or self.batch < 1:
+            raise GradDivError(
+                f"there are {self.examples} examples in batches of {self.batch}, expected at least one of each"
+            )
+        # as a file gives it back: tuples are lists there
+        object.__setattr__(self, "description", json.loads(json.dumps(self.description)))
+
+    @property
+    def slices(self) -> list[slice]:
+        """The examples of each batch."""
+        starts = range(0, self.examples, self.batch)
+        return [slice(start, min(start + self.batch, self.examples)) for start in starts]
+
+    def missing(self) -> list[int]:
+        """The batches not yet on disk; refuses what another evaluation has put in their place."""
+        numbers = list(range(len(self.slices)))
+        if self.path is None:
+            return numbers
+        if self.path.exists():
+            self._check(self.path)
+            return []
+        for number in numbers:
+            if self._part(number).exists():
+                self._check(self._part(number))
+        return [number for number in numbers if not self._part(number).exists()]
+
+    def keep(self, number: int, found: Mapping[str, np.ndarray]) -> None:
+        """Write a batch down."""
+        store.make_directory(self._part(number).parent)
+        store.write_arrays(self._part(number), found, self.description)
+
+    def join(self) -> None:
+        """Make the record of its batches, all of which are there; a finished one stays as it is."""
+        if self.path is None:
+            return
+        if not self.path.exists():
+            parts = [store.read_arrays(self._part(number))[0] for number in range(len(self.slices))]
+            Record(self.description, _joined(parts)).save(self.path)
+        shutil.rmtree(self._part(0).parent, ignore_errors=True)
+
+    def _part(self, number: int) -> Path:
+        assert self.path is not None
+        return self.path.with_suffix(".parts") / f"{number:05d}"
+
+    def _check(self, path: Path) -> None:
+        different = store.differences(Record.load(path).description, self.description)
+        if different:
+            key, found, wanted = different[0]
+            raise GradDivError(
+                f"{self.path} was made with {key} = {found!r}, now it is {wanted!r}: "
+                "choose another directory with --out, or the settings of that one"
+            )
+
+
+def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent) -> list[Record]:
+    """The records of all jobs; what is on disk already is not computed again.
+
+    Batches are dealt out to the processes in turn, over all jobs, and nobody waits for anybody before all are done.
     """
-    slices = [slice(start, min(start + batch, examples)) for start in range(0, examples, batch)]
-    if path is None:
-        return Record(description, _joined([compute(rows) for rows in slices]))
-    if path.exists():
-        for rows in slices:
-            skipped(rows)
-        return _checked(Record.load(path), description, path)
-    parts = path.with_suffix(".parts")
-    store.make_directory(parts)
-    for number, rows in enumerate(slices):
-        part = parts / f"{number:05d}"
-        if part.exists():
-            _checked(Record.load(part), description, path)
-            skipped(rows)
-        elif number % here.size == here.rank:
-            store.write_arrays(part, compute(rows), description)
-        else:
-            skipped(rows)
+    paths = [job.path for job in jobs if job.path is not None]
+    if len(set(paths)) < len(paths):
+        twice = next(path for path in paths if paths.count(path) > 1)
+        raise GradDivError(f"two evaluations would both be written to {twice.name}: leave one of them out")
+    # What one process sees is everybody's: files that others write in the meantime change nothing.
+    todo = here.shared([(which, number) for which, job in enumerate(jobs) for number in job.missing()])
+    mine = [item for turn, item in enumerate(todo) if turn % here.size == here.rank or jobs[item[0]].path is None]
+    done, total = 0.0, float(sum(jobs[which].work for which, _ in mine))
+    kept: dict[int, list[Mapping[str, np.ndarray]]] = {}
+    for which, job in enumerate(jobs):
+        for number in [number for of, number in mine if of == which]:
+
+            def advance(share: float, before: float = done, job: Job = job) -> None:
+                progress(before + share * job.work, total, job.label)
+
+            found = job.compute(job.slices[number], advance)
+            if job.path is None:
+                kept.setdefault(which, []).append(found)
+            else:
+                job.keep(number, found)
+            done += job.work
+            progress(done, total, job.label)
+        if here.size == 1:
+            job.join()
     here.wait()
     if here.writes:
-        found = [store.read_arrays(parts / f"{number:05d}")[0] for number in range(len(slices))]
-        Record(description, _joined(found)).save(path)
-        shutil.rmtree(parts)
+        for job in jobs:
+            job.join()
     here.wait()
-    return Record.load(path)
+    return [
+        Record.load(job.path) if job.path is not None else Record(job.description, _joined(kept[which]))
+        for which, job in enumerate(jobs)
+    ]
+
+
+@contextmanager
+def writing(directory: Path | None, here: World = ALONE) -> Iterator[None]:
+    """Be the only evaluation that writes into a directory, all of its processes together."""
+    with nullcontext() if directory is None or not here.writes else store.locked(directory):
+        here.wait()
+        yield
 
 
 def _joined(parts: Sequence[Mapping[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """The arrays of all batches behind each other; counters, which have no axis, are added up."""
-    return {
-        name: np.concatenate([part[name] for part in parts])
-        if parts[0][name].ndim
-        else np.sum([part[name] for part in parts], axis=0)
-        for name in parts[0]
-    }
-
-
-def _checked(record: Record, description: dict[str, Any], path: Path) -> Record:
-    """The record, if it is of this very evaluation."""
-    different = store.differences(record.description, description)
-    if different:
-        key, found, wanted = different[0]
-        raise GradDivError(
-            f"{path} was made with {key} = {found!r}, now it is {wanted!r}: "
-            "choose another directory with --out, or the settings of that one"
-        )
-    return record
+    """The arrays of all batches behind each other."""
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -64,10 +64,10 @@ def accuracy_by_size(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], n: int = N_ENSEMBLE, seed: int = 0
 ) -> Bool[Tensor, "n b"]:
     """Whether the ensemble of the first 1, 2, .. n sample models is right, for each example."""
-    total, right = torch.zeros(()), []
+    total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
     with torch.no_grad(), running_statistics(F):
         for f in models_of(F, n, seed):
-            total = total + f(x).softmax(1)
+            total = total + _score(f(x), "softmax")
             right.append(total.argmax(1) == y)
     return torch.stack(right)
 
@@ -75,7 +75,7 @@ def accuracy_by_size(
 def _score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:
     match rule:
         case "softmax":
-            return z.softmax(1)
+            return z.double().softmax(1)  # in float32 sure networks tie: 1 and 0 for all of them
         case "logits":
             return z
         case "vote":

@@ -1,27 +1,23 @@
 """Attacks x modes x epsilons x repeats: each cell a record, success judged on models the attack never saw."""
 
-import hashlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Square, View
-from graddiv.data import Dataset
 from graddiv.distributed import ALONE, World
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation.batches import in_batches
+from graddiv.evaluation.batches import Advance, Job, Progress, run, silent, writing
 from graddiv.evaluation.prediction import N_ENSEMBLE, predict
+from graddiv.evaluation.target import Target
 from graddiv.geometry import Linf
 from graddiv.losses import margin
-from graddiv.networks import Dirac, RandomizedNetwork
-from graddiv.performance import channels_last
+from graddiv.networks import RandomizedNetwork
 from graddiv.records import Record
 from graddiv.seeding import fold
 
@@ -46,86 +42,14 @@ SUITES: dict[str, dict[str, int]] = {
 }
 """Attacks of a suite and their iterations."""
 
-STEP_WORK = {"Square": 1.5, "FAB": 12, "B&B": 4}
+STEP_WORK = {"Square": 1.5, "FAB": 12.0, "B&B": 4.0, "random search": 1.0}
 """Forward-equivalents of a step where they are not two (a forward pass and an input backward), for time estimates."""
+
+SWEPT = ("n", "m", "epsilon", "restarts")
+"""What a sweep may go over."""
 
 IMAGES = 20
 """Of so many first examples the adversarial images are kept, for the report."""
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Tensors of the caller's, in the form of a data set."""
-
-    x: Float[Tensor, "b ..."]
-    y: Int64[Tensor, " b"]
-    name: str = "tensors"
-    split: str = "given"
-
-    @classmethod
-    def of(cls, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None) -> "Examples":
-        """Tensors as they are, a loader's batches joined."""
-        if isinstance(x, Tensor):
-            if y is None:
-                raise GradDivError("x is a tensor and y is missing: pass the labels too")
-            return cls(x, y)
-        images, labels = zip(*x, strict=True)
-        return cls(torch.cat(images), torch.cat(labels))
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @property
-    def ids(self) -> Int64[Tensor, " b"]:
-        """Positions."""
-        return torch.arange(len(self.y))
-
-    @cached_property
-    def checksum(self) -> str:
-        """sha256 of images and labels."""
-        digest = hashlib.sha256(repr(tuple(self.x.shape)).encode())
-        for tensor in (self.x, self.y):
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
-        return digest.hexdigest()
-
-    def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """A part of them."""
-        return self.x[rows], self.y[rows]
-
-
-@dataclass(frozen=True)
-class Target:
-    """A network and the examples it is judged on."""
-
-    F: RandomizedNetwork
-    data: "Dataset | Examples"
-    name: str = "network"
-    n_ensemble: int = N_ENSEMBLE
-    seed: int = 0
-    batch: int = 100
-
-    @property
-    def random(self) -> bool:
-        """Whether there is more than one sample model."""
-        return not isinstance(self.F, Dirac)
-
-    def describe(self) -> dict[str, Any]:
-        """What every record of this target says."""
-        return {
-            "target": self.name,
-            "parameters": _fingerprint(self.F),
-            "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
-            "examples": len(self.data),
-            "n_ensemble": self.n_ensemble,
-            "seed": self.seed,
-            "batch": self.batch,
-        }
-
-    def examples(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, labels and ids on the network's device."""
-        x, y = self.data.batch(rows)
-        device = self.F.device
-        return channels_last(x.to(device)), y.to(device), self.data.ids[rows].to(device)
 
 
 @dataclass(frozen=True)
@@ -139,6 +63,13 @@ class Cell:
     epsilon: float
     repeat: int
 
+    def __post_init__(self) -> None:
+        """Give each way of seeing its one name: EOT with a single model is EOT^1."""
+        if self.mode == "eot" and self.n == 1:
+            object.__setattr__(self, "mode", "eot1")
+        if self.mode != "eot":
+            object.__setattr__(self, "n", 1)
+
     def view(self, F: RandomizedNetwork, seed: int) -> View:
         """What the adversary sees; repeats see other models."""
         address = fold(seed, "view", self.repeat)
@@ -146,14 +77,14 @@ class Cell:
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
-        return self.view(F, 0).label(self.attack.name) if self.attack else "clean"
+        return self.view(F, 0).label(self.attack.name.replace("_", "-")) if self.attack else "clean"
 
     def work(self, target: Target) -> float:
         """Forward-equivalents of one batch, about: an attack step on n models, or the judging of clean images."""
         if self.attack is None:
             return 2.0 * target.n_ensemble
         n = 1 if self.mode != "eot" or not target.random else self.n
-        return STEP_WORK.get(self.attack.name, 2) * self.attack.iterations * self.attack.restarts * n
+        return STEP_WORK.get(self.attack.name, 2.0) * self.attack.iterations * self.attack.restarts * n
 
     @property
     def file_name(self) -> str:
@@ -162,7 +93,7 @@ class Cell:
             return f"clean-r{self.repeat}.record"
         steps = f"m{self.attack.iterations}" + (f"x{self.attack.restarts}" if self.attack.restarts > 1 else "")
         sight = f"eot{self.n}" if self.mode == "eot" else self.mode
-        return f"{_slug(self.attack.name)}-{sight}-{steps}-eps{self.epsilon:.6g}-r{self.repeat}.record"
+        return f"{_file_name(self.attack)}-{sight}-{steps}-eps{self.epsilon:.6g}-r{self.repeat}.record"
 
 
 def parse_modes(names: Sequence[str]) -> list[Mode]:
@@ -183,15 +114,17 @@ def cells(
     random: bool = True,
 ) -> list[Cell]:
     """Clean images and every combination, once for each repeat; a deterministic network knows one mode only."""
+    if repeats < 1:
+        raise GradDivError(f"repeats is {repeats}, expected at least 1")
     attacks = list(attacks)
     found = []
     for repeat in range(repeats):
         found.append(Cell(None, "fixed", 1, 0.0, repeat))
         for epsilon in epsilons:
             for attack in attacks:
-                for mode in modes if random else modes[:1]:
+                for mode in modes if random else ("fixed",):
                     found.append(Cell(attack, mode, n, epsilon, repeat))
-    return found
+    return list(dict.fromkeys(found))
 
 
 def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[Attack]:
@@ -203,11 +136,48 @@ def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[At
         if wanted not in ATTACKS:
             raise unknown("attack", wanted, ATTACKS)
     chosen = names or list(iterations)
-    return [_with_iterations(ATTACKS[a], a, m or iterations.get(a) or SUITES["paper"][a]) for a in chosen]
+    usual = SUITES["paper"] | iterations
+    return [_with_iterations(ATTACKS[a], a, usual[a] if m is None else m) for a in chosen]
 
 
 def _with_iterations(attack: Attack, name: str, m: int) -> Attack:
     return attack if name == "fgsm" else replace(attack, m=m)  # type: ignore[call-arg]
+
+
+def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job:
+    """Attack, then judge on two ensembles of fresh models, the same for all attacks of a repeat."""
+    attack = cell.attack and replace(cell.attack, seed=fold(target.seed, "attack", cell.repeat))
+    ensembles = [fold(target.seed, "ensemble", cell.repeat, i) for i in range(2)]
+    description = {
+        "label": cell.label(target.F),
+        "attack": attack and _settings(attack),
+        "mode": cell.mode,
+        "n": cell.n,
+        "m": attack.iterations if attack else 0,
+        "restarts": attack.restarts if attack else 0,
+        "epsilon": cell.epsilon,
+        "repeat": cell.repeat,
+        **target.describe(),
+    }
+
+    def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
+        x, y, ids = target.examples(rows)
+        view, x_adv = cell.view(target.F, target.seed), x
+        if attack:
+            x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(done / of))
+        norm = attack.geometry if attack else Linf()
+        return {
+            "ids": ids.cpu().numpy(),
+            "labels": y.cpu().numpy(),
+            "distance": norm.norm(x_adv - x).float().cpu().numpy(),
+            "images": x_adv[: max(0, IMAGES - rows.start)].float().cpu().contiguous().numpy(),
+            **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(view.cost).items()},
+            **_judged(target, x_adv, y, ensembles),
+        }
+
+    path = None if directory is None else directory / cell.file_name
+    work = cell.work(target)
+    return Job(description["label"], description, path, len(target.data), target.batch, work, compute)
 
 
 def attack_cell(
@@ -216,52 +186,10 @@ def attack_cell(
     directory: Path | None = None,
     *,
     here: World = ALONE,
-    advance: Callable[[float], None] = lambda work: None,
+    progress: Progress = silent,
 ) -> Record:
-    """Attack, then judge on two ensembles of fresh models, the same for all attacks of a repeat.
-
-    `advance` is told of work done, in forward-equivalents of one batch.
-    """
-    attack = cell.attack and replace(cell.attack, seed=fold(target.seed, "attack", cell.repeat))
-    ensembles = [fold(target.seed, "ensemble", cell.repeat, i) for i in range(2)]
-    description = {
-        "label": cell.label(target.F),
-        "attack": attack and _settings(attack),
-        "mode": cell.mode,
-        "n": cell.n if cell.mode == "eot" else 1,
-        "m": attack.iterations if attack else 0,
-        "restarts": attack.restarts if attack else 0,
-        "epsilon": cell.epsilon,
-        "repeat": cell.repeat,
-        **target.describe(),
-    }
-
-    def compute(rows: slice) -> dict[str, np.ndarray]:
-        x, y, ids = target.examples(rows)
-        view, x_adv = cell.view(target.F, target.seed), x
-        if attack:
-            per_step = cell.work(target) / (attack.iterations * attack.restarts)
-            x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(per_step))
-        norm = attack.geometry if attack else Linf()
-        return {
-            "ids": ids.cpu().numpy(),
-            "labels": y.cpu().numpy(),
-            "distance": norm.norm(x_adv - x).float().cpu().numpy(),
-            "images": x_adv[: max(0, IMAGES - rows.start)].float().cpu().contiguous().numpy(),
-            **{f"cost_{name}": np.array(value) for name, value in asdict(view.cost).items()},
-            **_judged(target, x_adv, y, ensembles),
-        }
-
-    path = None if directory is None else directory / cell.file_name
-    return in_batches(
-        path,
-        description,
-        len(target.data),
-        target.batch,
-        compute,
-        here=here,
-        skipped=lambda rows: advance(cell.work(target)),
-    )
+    """The record of one cell."""
+    return attack_all(target, [cell], directory, here=here, progress=progress)[0]
 
 
 def attack_all(
@@ -270,21 +198,35 @@ def attack_all(
     directory: Path | None = None,
     *,
     here: World = ALONE,
-    progress: Callable[[float, float, str], None] = lambda done, total, label: None,
+    progress: Progress = silent,
 ) -> list[Record]:
     """Every cell's record; `progress` hears of the work done, all the work there is, and the row being made."""
-    batches = -(-len(target.data) // target.batch)
-    total, done = sum(cell.work(target) for cell in wanted) * batches, 0.0
-    records = []
-    for cell in wanted:
+    return run([attack_job(target, cell, directory) for cell in wanted], here=here, progress=progress)
 
-        def advance(work: float, label: str = cell.label(target.F)) -> None:
-            nonlocal done
-            done += work
-            progress(done, total, label)
 
-        records.append(attack_cell(target, cell, directory, here=here, advance=advance))
-    return records
+def sweep(
+    target: Target,
+    attack: Attack,
+    over: str,
+    values: Sequence[float | int],
+    *,
+    epsilon: float,
+    n: int = 10,
+    repeats: int = 1,
+    directory: Path | None = None,
+    here: World = ALONE,
+    progress: Progress = silent,
+) -> list[Record]:
+    """EOT-[Attack] at each value of n, m, epsilon or restarts, everything else equal; `records.curve` reads it off."""
+    if over not in SWEPT:
+        raise unknown("setting", over, SWEPT)
+    wanted = []
+    for repeat in range(repeats):
+        for value in values:
+            each = attack if over in ("n", "epsilon") else replace(attack, **{over: int(value)})  # type: ignore[arg-type]
+            models, radius = int(value) if over == "n" else n, float(value) if over == "epsilon" else epsilon
+            wanted.append(Cell(each, "eot" if target.random else "fixed", models, radius, repeat))
+    return attack_all(target, wanted, directory, here=here, progress=progress)
 
 
 def evaluate(
@@ -302,20 +244,20 @@ def evaluate(
     seed: int = 0,
     batch: int = 100,
     directory: Path | None = None,
+    progress: Progress = silent,
 ) -> list[Record]:
     """The records of a network in memory, on tensors x and y or on the batches of a DataLoader.
 
     records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3)
     for row in table(records): print(row.label, row.accuracy)
     """
-    target = Target(
-        F if isinstance(F, RandomizedNetwork) else Dirac(F), Examples.of(x, y), "network", n_ensemble, seed, batch
-    )
+    target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
     named = [a for a in attacks if isinstance(a, str)]
     chosen = [a for a in attacks if isinstance(a, Attack)] + (suite(suite_name, named) if named or not attacks else [])
     epsilons = [epsilon] if isinstance(epsilon, int | float) else list(epsilon)
     wanted = cells(chosen, epsilons, modes=modes, n=n, repeats=repeats, random=target.random)
-    return attack_all(target, wanted, directory)
+    with writing(directory):
+        return attack_all(target, wanted, directory, progress=progress)
 
 
 def _judged(target: Target, x: Tensor, y: Tensor, ensembles: Sequence[int]) -> dict[str, np.ndarray]:
@@ -337,14 +279,19 @@ def _settings(attack: Attack) -> dict[str, Any]:
     return {"name": attack.name, "norm": type(geometry).__name__, "bounds": list(geometry.bounds), **values}
 
 
-def _fingerprint(F: RandomizedNetwork) -> str:
-    """sha256 of the parameters and buffers: records of another network do not pass for this one's."""
-    digest = hashlib.sha256()
-    for name, tensor in F.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
+def _file_name(attack: Attack) -> str:
+    """The attack's name, and whatever about it is not as in the suites."""
+    usual = next((a for a in ATTACKS.values() if type(a) is type(attack) and a.name == attack.name), type(attack)())
+    changed = {
+        field.name: getattr(attack, field.name)
+        for field in fields(attack)
+        if field.name not in ("m", "samples", "restarts", "seed")
+        and getattr(attack, field.name) != getattr(usual, field.name)
+    }
+    if "geometry" in changed:
+        changed["geometry"] = attack.geometry.name
+    return "-".join([_slug(attack.name), *(f"{key}={_slug(str(value))}" for key, value in changed.items())])
 
 
 def _slug(name: str) -> str:
-    return name.lower().replace("&", "")
+    return name.lower().replace("&", "").translate(str.maketrans(" _", "--"))

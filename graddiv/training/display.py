@@ -1,12 +1,13 @@
-"""How training shows itself: a live line on a terminal, plain lines elsewhere, TensorBoard on request."""
+"""How training shows itself: live lines on a terminal, plain lines elsewhere, TensorBoard on request."""
 
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.text import Text
 
 from graddiv.errors import GradDivError
 
@@ -20,21 +21,22 @@ class Display:
     def __init__(self, title: str, console: Console | None = None, quiet: bool = False) -> None:
         self.console = console or Console(quiet=quiet)
         self._begun = self._spoken = time.monotonic()
-        self._first: int | None = None
-        self._live: Progress | None = None
+        self._first = 0
+        self._rho: dict[str, float] = {}
+        self._live: Live | None = None
         if self.console.is_terminal and not self.console.quiet:
-            self._live = Progress(
+            self._bar = Progress(
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=20),
                 MofNCompleteColumn(),
-                TextColumn("left"),
                 TimeRemainingColumn(),
-                TextColumn("{task.fields[values]}"),
-                console=self.console,
+                TextColumn("left"),
             )
-            self._task = self._live.add_task(title, total=None, values="")
+            self._task = self._bar.add_task(title, total=None)
+            self._values = Text()
+            self._live = Live(Group(self._bar, self._values), console=self.console)
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "Display":
         if self._live is not None:
             self._live.start()
         return self
@@ -45,12 +47,31 @@ class Display:
         if self._live is not None:
             self._live.stop()
 
+    def titled(self, title: str) -> "Display":
+        """Show another training from here on."""
+        self._rho = {}
+        if self._live is not None:
+            self._bar.update(self._task, description=title)
+        self._say(title)
+        return self
+
+    def begin(self, done: int, total: int) -> None:
+        """Say what was done before."""
+        self._begun, self._first = time.monotonic(), done
+        if self._live is not None:
+            self._bar.reset(self._task, total=total, completed=done)
+        if done == total:
+            self._say(f"nothing left to do: all {total} steps were done before")
+        elif done:
+            self._say(f"goes on after step {done} of {total}")
+
     def step(self, done: int, total: int, values: dict[str, float]) -> None:
         """Move the bar, or every half minute say a line."""
+        values = {**values, **self._rho}
         if self._live is not None:
-            self._live.update(self._task, completed=done, total=total, values=_line(values))
+            self._bar.update(self._task, completed=done)
+            self._values.plain = _line(values)
             return
-        self._first = done - 1 if self._first is None else self._first
         now = time.monotonic()
         if now - self._spoken > PLAIN_EVERY:
             self._spoken = now
@@ -60,6 +81,7 @@ class Display:
     def epoch(self, epoch: int, values: dict[str, float]) -> None:
         """One line for each epoch."""
         self._spoken = time.monotonic()
+        self._rho = {"rho": values["rho"]} if "rho" in values else {}
         self._say(f"epoch {epoch}: {_line(values)}")
 
     def _say(self, line: str) -> None:
@@ -77,6 +99,9 @@ class TensorBoard:
                 "TensorBoard is not installed: pip install 'graddiv[tensorboard]', or leave out --tensorboard"
             ) from None
         self._writer = SummaryWriter(str(directory))
+
+    def begin(self, done: int, total: int) -> None:
+        """Curves go on by themselves."""
 
     def step(self, done: int, total: int, values: dict[str, float]) -> None:
         """Steps are too many."""

@@ -2,15 +2,16 @@
 
 import platform
 import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
+from jaxtyping import Float64
 from torch import Tensor, nn
 
 from graddiv import __version__, store
@@ -28,19 +29,28 @@ from graddiv.training.objectives import Objective, broken, learning_rate
 
 PROBE = 512
 """How many training images the concentration of gradients is measured on after each epoch."""
+PROBED_AT_ONCE = 128
 PROBE_GRADIENTS = 3
 SAVE_AFTER = 120.0
 """Seconds after which `last` is saved even if the epoch is not over."""
 
 
+@runtime_checkable
 class Listener(Protocol):
     """Is told how far training is: a display, or a writer for TensorBoard."""
+
+    def begin(self, done: int, total: int) -> None:
+        """So many steps of all were done before."""
 
     def step(self, done: int, total: int, values: dict[str, float]) -> None:
         """So many steps of all are done."""
 
     def epoch(self, epoch: int, values: dict[str, float]) -> None:
         """An epoch is over."""
+
+
+class DivergedError(GradDivError):
+    """A number is no longer finite: the settings, not the machine, are at fault."""
 
 
 @dataclass
@@ -86,12 +96,8 @@ class _Run:
     ) -> None:
         self.experiment, self.directory, self.data, self.here = experiment, directory, data, here
         self.settings = experiment.training
-        batch = self.settings.batch
-        if len(data) < batch:
-            raise GradDivError(f"training.batch is {batch}, but there are only {len(data)} training examples")
-        if batch % here.size or ((batch // here.size) % 2 and experiment.mixup is not None):
-            raise GradDivError(f"training.batch is {batch}, which {here.size} processes cannot share evenly")
-        self.steps = len(data) // batch  # per epoch; the few examples left over change from epoch to epoch
+        _check_batch(experiment, len(data), here)
+        self.steps = len(data) // self.settings.batch  # per epoch; those left over change from epoch to epoch
         self.F = experiment.build(data).to(here.device)
         if sync_batch_norm:
             self.F.module = _synchronised(self.F.module, here)
@@ -112,15 +118,16 @@ class _Run:
             store.same(self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum})
             store.write(self.directory / "recipe.toml", self.experiment.to_toml().encode())
             store.make_directory(self.checkpoints)
-        self.here.wait()
         last = self.checkpoints / LAST
-        if last.exists():
-            tensors, state = store.read_tensors(last)
+        # read by one and sent to all: the others may be on machines that do not see this directory
+        saved = self.here.shared(store.read_tensors(last) if self.here.writes and last.exists() else None)
+        if saved is not None:
+            tensors, state = saved
             self._restore(tensors)
             self.progress = Progress(**state["progress"])
         if self.here.writes:
             self.log = store.Log(self.directory / "metrics.jsonl", self.progress.log_size)
-            if not last.exists():
+            if saved is None:
                 self.log(event="start", versions=_versions(), processes=self.here.size, device=str(self.here.device))
                 self.log(event="epoch", epoch=0, **self.concentration(0))
                 self._save()
@@ -130,15 +137,18 @@ class _Run:
         """Take the steps that are left."""
         saved = begun = time.monotonic()
         begun_at, total = self.progress.step, self.settings.epochs * self.steps
+        for listener in listeners:
+            listener.begin(begun_at, total)
         while self.progress.step < total:
             epoch, within = divmod(self.progress.step, self.steps)
-            parts = self._step(epoch, within)
+            with self._finite(epoch):
+                parts = self._step(epoch, within)
             self.progress.step += 1
             for name, value in parts.items():
                 self.progress.sums[name] = self.progress.sums.get(name, 0.0) + value
             rate = (self.progress.step - begun_at) * self.settings.batch / (time.monotonic() - begun)
             for listener in listeners:
-                listener.step(self.progress.step, total, {"epoch": epoch + 1, **parts, "images/s": rate})
+                listener.step(self.progress.step, total, {"epoch": epoch + 1.0, **parts, "images/s": rate})
             if within + 1 == self.steps:
                 self._end_epoch(epoch + 1, rate, listeners)
                 saved = time.monotonic()
@@ -169,42 +179,63 @@ class _Run:
         loss = self.wrapped(x, y, ids, self.progress.step)
         parts = self.here.mean(self.objective.parts)
         if (part := broken(parts)) is not None:
-            raise GradDivError(
-                f"the loss is no longer finite: {part} is {parts[part]} at step {self.progress.step} "
-                f"(epoch {epoch + 1}); the last good state is {self.checkpoints / LAST}. A smaller training.lr or "
-                "graddiv.lam may help"
-            )
+            raise GradDivError(f"the loss is no longer finite, its part {part} is {parts[part]}")
         loss.backward()
+        gradients = [p.grad for p in self.F.parameters() if p.grad is not None]
+        if not torch.isfinite(norm := nn.utils.get_total_norm(gradients)):  # theta would be lost, and then saved
+            raise GradDivError(f"the norm of the loss's gradient is {norm:.3g}, though the loss is finite")
         self.optimizer.step()
         if self.objective.diversity is not None:
             parts["lam"] = self.objective.diversity.parts.lam
         return parts
 
+    @contextmanager
+    def _finite(self, epoch: int) -> Iterator[None]:
+        """Say at which step a number ceased to be finite, and from where to go on."""
+        try:
+            yield
+        except GradDivError as error:
+            raise DivergedError(
+                f"training stopped at step {self.progress.step} (epoch {epoch + 1}): {error}. The last good state is "
+                f"{self.checkpoints / LAST}; a smaller training.lr or graddiv.lam may help"
+            ) from error
+
     def _end_epoch(self, epoch: int, rate: float, listeners: Sequence[Listener]) -> None:
         means = {name: total / self.steps for name, total in self.progress.sums.items()}
         self.progress.sums = {}
         if self.log is not None:
-            values = {**means, **self.concentration(epoch)}
+            with self._finite(epoch - 1):
+                values = {**means, **self.concentration(epoch)}
             self.log(event="epoch", epoch=epoch, **values, images_per_second=round(rate, 1))
             for listener in listeners:
                 listener.epoch(epoch, values)
-        self._save()
         every = self.settings.checkpoint_every
-        if every and epoch % every == 0:
+        if every and epoch % every == 0:  # before `last`: once that says the epoch is over, nothing of it is done again
             self._save(f"epoch-{epoch:04d}.safetensors")
+        self._save()
 
     def concentration(self, epoch: int) -> dict[str, float]:
-        """The paper's measures of concentration on a fixed probe of training images, from n = 3 gradients each."""
-        rows = slice(0, PROBE)
+        """The paper's measures of concentration on a fixed probe of training images, from n = 3 gradients each.
+
+        `usable` is the share of images of which all gradients have a direction; where it is 0, it stands alone.
+        """
+        probe = min(PROBE, len(self.data))
+        found = [
+            self._directions(slice(i, min(i + PROBED_AT_ONCE, probe)), epoch) for i in range(0, probe, PROBED_AT_ONCE)
+        ]
+        count = sum(v.shape[1] for v in found)
+        measures = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
+        sums = {name: sum(float(measure(v).sum()) for v in found) for name, measure in measures.items()}
+        return {"usable": count / probe} | ({name: total / count for name, total in sums.items()} if count else {})
+
+    def _directions(self, rows: slice, epoch: int) -> Float64[Tensor, "n b p"]:
+        """The unit gradients of the probe's sample models at these training images, where all have a direction."""
         x, y = self.data.batch(rows)
         x, y = channels_last(x.to(self.here.device)), y.to(self.here.device)
         with torch.no_grad(), running_statistics(self.F):
             models = self.F.sample(PROBE_GRADIENTS, fold(self.experiment.seed, "probe", epoch))
-            g = torch.stack([input_gradient(f, x, y)[1] for f in models])
-        v, usable = directions(g)
-        v = v[:, usable]
-        values = {name: float(R(v).mean()) for name, R in REGULARIZERS.items()}
-        return {f"R_{name}": value for name, value in values.items()} | {"rho": float(debiased_mrl(v).mean())}
+            v, usable = directions(torch.stack([input_gradient(f, x, y)[1] for f in models]))
+        return v[:, usable]
 
     def _save(self, name: str = LAST) -> None:
         if self.log is None:
@@ -236,10 +267,26 @@ def _order(seed: int, epoch: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=generator(fold(seed, "order", epoch)))
 
 
+def _check_batch(experiment: Experiment, examples: int, here: World) -> None:
+    batch = experiment.training.batch
+    if examples < batch:
+        raise GradDivError(f"training.batch is {batch}, but there are only {examples} training examples")
+    if batch % here.size:
+        raise GradDivError(f"training.batch is {batch}, which {here.size} processes cannot share evenly")
+    if experiment.mixup is not None and here.size > 1 and (batch // here.size) % 2:
+        raise GradDivError(
+            f"training.batch is {batch}, of which each of {here.size} processes gets {batch // here.size}: "
+            "interpolated training takes images in pairs, so expected an even number"
+        )
+
+
 def _synchronised(module: nn.Module, here: World) -> nn.Module:
     """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
     if here.device.type != "cuda":
-        raise GradDivError(f"synchronised batch norm needs CUDA, the device is {here.device.type}: leave it out")
+        raise GradDivError(
+            f"--sync-batch-norm needs CUDA, but the device is {here.device.type}: leave it out, and batch norm uses "
+            "the statistics of each process's own images"
+        )
     synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
     return synchronised
 

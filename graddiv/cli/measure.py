@@ -1,0 +1,262 @@
+"""`graddiv measure`, `transfer`, `checklist` and `sweep`: what there is to know of a run besides the table."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graddiv.cli.attack import Batch, Epsilon, Examples, Out, Run, Seed, Split, load_target
+from graddiv.cli.common import leads, number, progress_bar, words
+from graddiv.cli.data import DataRoot
+from graddiv.cli.train import Device
+from graddiv.errors import GradDivError, unknown
+
+if TYPE_CHECKING:
+    from graddiv.evaluation import Target
+    from graddiv.evaluation.batches import Job
+    from graddiv.evaluation.checklist import Item
+    from graddiv.records import Record
+
+MEASUREMENTS = ("concentration", "gradients", "increase", "rotation", "boundary")
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
+
+
+def measure(
+    run: Run,
+    what: Annotated[str, typer.Option(help="Which of these; comma-separated.")] = ",".join(MEASUREMENTS),
+    n: Annotated[int, typer.Option(help="Gradients at each example.")] = 100,
+    epsilon: Epsilon = "",
+    examples: Examples = None,
+    split: Split = "test",
+    batch: Batch = 100,
+    seed: Seed = 0,
+    out: Out = None,
+    data_root: DataRoot = None,
+    device: Device = None,
+) -> None:
+    """Measure how concentrated a trained run's gradients are, and what an adversary gains by it.
+
+    concentration: kappa, mean resultant lengths, |E g| / E |g| of every example.  gradients: those of the first
+    examples.  increase: of the loss under EOT-PGD, beside Theorem 1's bound.  rotation: PGD along turned gradients.
+    boundary: decision regions of sample models.  The figures are drawn from these records, below RUN/records.
+    """
+    from graddiv.distributed import world
+    from graddiv.evaluation import batches
+    from graddiv.performance import keep_memory
+
+    keep_memory()
+    for word in words(what):
+        if word not in MEASUREMENTS:
+            raise unknown("measurement", word, MEASUREMENTS)
+    directory = out or run / "records"
+    with world(device) as here:
+        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+        radii = [number(text) for text in words(epsilon)] or [radius]
+        jobs = [job for word in words(what) for job in _jobs(word, target, directory, n, radii)]
+        with batches.writing(directory, here), progress_bar() as progress:
+            records = batches.run(jobs, here=here, progress=progress)
+    if leads():
+        for record in records:
+            typer.echo(_told(record))
+        typer.echo(f"records: {directory}")
+
+
+def transfer(
+    run: Run,
+    k: Annotated[int, typer.Option(help="Sample models, each of them source and target.")] = 50,
+    m: Annotated[int, typer.Option(help="Iterations of PGD.")] = 20,
+    epsilon: Epsilon = "",
+    examples: Examples = None,
+    split: Split = "test",
+    batch: Batch = 100,
+    seed: Seed = 0,
+    out: Out = None,
+    data_root: DataRoot = None,
+    device: Device = None,
+) -> None:
+    """Attack each of k sample models and test the images on all of them."""
+    from graddiv.distributed import world
+    from graddiv.evaluation import batches
+    from graddiv.evaluation.transfer import transfer as matrix
+    from graddiv.performance import keep_memory
+
+    keep_memory()
+    directory = out or run / "records"
+    with world(device) as here:
+        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+        radii = [number(text) for text in words(epsilon)] or [radius]
+        jobs = [matrix(target, directory, epsilon=radius, k=k, m=m) for radius in radii]
+        with batches.writing(directory, here), progress_bar() as progress:
+            records = batches.run(jobs, here=here, progress=progress)
+    if leads():
+        for record in records:
+            typer.echo(_told(record))
+        typer.echo(f"records: {directory}")
+
+
+def checklist(
+    run: Run,
+    quick: Annotated[bool, typer.Option("--quick", help="Few iterations, models and examples: minutes.")] = False,
+    epsilon: Annotated[str, typer.Option(help="The radius; that of training if not given.")] = "",
+    examples: Annotated[int | None, typer.Option(help="Only the first so many test examples; 100 if quick.")] = None,
+    split: Split = "test",
+    batch: Batch = 100,
+    seed: Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Where records go; RUN/records, RUN/records-quick if quick.")] = None,
+    data_root: DataRoot = None,
+    device: Device = None,
+) -> None:
+    """Look for gradients that hide: the five behaviours of obfuscated gradients, each with a verdict and its numbers.
+
+    Then, whether the attack has converged: does accuracy still fall with more models, iterations, restarts?  Records
+    are those that 'graddiv attack' makes; the verdicts are written to checklist.json beside them.
+    """
+    from graddiv.distributed import world
+    from graddiv.evaluation.batches import writing
+    from graddiv.evaluation.checklist import QUICK, Settings
+    from graddiv.evaluation.checklist import checklist as check
+    from graddiv.performance import keep_memory
+
+    keep_memory()
+    directory = out or run / ("records-quick" if quick else "records")
+    examples = 100 if quick and examples is None else examples
+    with world(device) as here:
+        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+        radius = number(epsilon) if epsilon else radius
+        with writing(directory, here), progress_bar() as progress:
+            items = check(
+                target,
+                radius,
+                directory,
+                settings=QUICK if quick else Settings(),
+                here=here,
+                progress=progress,
+            )
+    if leads():
+        print_items(items, f"{target.name}: epsilon {radius:.4g}, {len(target.data)} {split} examples")
+        typer.echo(f"written: {directory / 'checklist.json'}")
+
+
+def sweep(
+    runs: Annotated[list[Path], typer.Argument(help="One or more trained runs.")],
+    over: Annotated[str, typer.Option(help="n, m, epsilon, restarts; or lam: one point for each run.")],
+    values: Annotated[str, typer.Option(help="The values, comma-separated; none for lam.")] = "",
+    attack: Annotated[str, typer.Option(help="fgsm, pgd, apgd-ce, apgd-dlr, fab, square, bb.")] = "pgd",
+    epsilon: Annotated[str, typer.Option(help="The radius; that of training if not given.")] = "",
+    n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
+    m: Annotated[int, typer.Option(help="Iterations of the attack.")] = 20,
+    repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
+    examples: Examples = None,
+    split: Split = "test",
+    batch: Batch = 100,
+    seed: Seed = 0,
+    data_root: DataRoot = None,
+    device: Device = None,
+) -> None:
+    """Attack with EOT at several values of one setting, everything else equal: accuracy against n, m, epsilon, lam."""
+    from graddiv.distributed import world
+    from graddiv.evaluation import suite
+    from graddiv.evaluation import sweep as attack_at
+    from graddiv.evaluation.batches import writing
+    from graddiv.performance import keep_memory
+    from graddiv.records import curve
+
+    keep_memory()
+    points = [number(text) for text in words(values)]
+    if (over == "lam") == bool(points):
+        raise GradDivError(
+            f"--values is {values!r} and --over {over!r}: values are needed, and for lam the runs are them"
+        )
+    [chosen] = suite("quick", [attack], m)
+    records = []
+    with world(device) as here, progress_bar() as progress:
+        for run in runs:
+            target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+            radius = number(epsilon) if epsilon else radius
+            with writing(run / "records", here):
+                records += attack_at(
+                    target,
+                    chosen,
+                    "n" if over == "lam" else over,
+                    [n] if over == "lam" else points,
+                    epsilon=radius,
+                    n=n,
+                    repeats=repeats,
+                    directory=run / "records",
+                    here=here,
+                    progress=progress,
+                )
+    if leads():
+        by_run = {"all runs": records} if over == "lam" else _by_target(records)
+        for name, of_run in by_run.items():
+            typer.echo(f"{name}: accuracy against {over}")
+            for value, a in curve(of_run, over):
+                spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
+                interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
+                typer.echo(f"  {value:<8.4g} {100 * a.mean:6.2f} %{spread}   (test set, 95 %: {interval})")
+
+
+def print_items(items: "list[Item]", title: str) -> None:
+    """The checklist as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("", "verdict", "evidence", title=title, title_justify="left", show_lines=True)
+    for item in items:
+        table.add_row(item.name, f"[{COLOURS[item.verdict]}]{item.verdict}[/]", item.sentence)
+    Console().print(table)
+
+
+def _jobs(what: str, target: "Target", directory: Path, n: int, radii: list[float]) -> "list[Job]":
+    from graddiv.evaluation.boundary import boundary
+    from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, rotation
+    from graddiv.geometry import L2
+
+    match what:
+        case "concentration":
+            return [concentration(target, directory, n=n)]
+        case "gradients":
+            return [gradients(target, directory, n=n)]
+        case "increase":
+            return [increase(target, directory, epsilon=radius, gradients=n) for radius in radii]
+        case "rotation":
+            p = target.data.batch(slice(0, 1))[0].numel()
+            flat = [rotation(target, directory, epsilon=radius) for radius in radii]
+            return [*flat, *(rotation(target, directory, epsilon=l2_radius(r, p), geometry=L2()) for r in radii)]
+        case _:
+            return [boundary(target, directory, epsilon=radius) for radius in radii]
+
+
+def _told(record: "Record") -> str:
+    """One line for each measurement."""
+    import numpy as np
+
+    from graddiv.records import transfer
+
+    def median(name: str) -> str:
+        return f"{float(np.nanmedian(record[name])):.4g}"
+
+    match record.kind:
+        case "concentration":
+            numbers = f"kappa {median('kappa')}, rho {median('rho')} (debiased {median('rho_debiased')})"
+            return f"concentration of {record.n} gradients, medians: {numbers}, |E g|/E|g| {median('norm_ratio')}"
+        case "loss-increase":
+            bound = f"bound {median('theorem')}, holds for {100 * record['holds'].mean():.1f} %"
+            return f"loss increase at epsilon {record.epsilon:.4g}, medians: {median('increase')}; Theorem 1's {bound}"
+        case "rotation":
+            gains = ", ".join(f"{gain:.3g}" for gain in record["increase"].mean(0))
+            angles = f"{record.angles[0]:.0f} to {record.angles[-1]:.0f} degrees"
+            return f"loss increase, {record.norm}, gradients turned by {angles}: {gains}"
+        case "transfer":
+            found = transfer(record)
+            others = f"{100 * found.mean:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
+            return f"accuracy on images made for another sample model: {others}; on its own: {100 * found.own:.1f} %"
+        case kind:
+            return f"{kind} of the first {record.examples} examples"
+
+
+def _by_target(records: "list[Record]") -> "dict[str, list[Record]]":
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        found.setdefault(record.target, []).append(record)
+    return found

@@ -1,0 +1,112 @@
+"""`graddiv reproduce`: any table or figure of the paper, from training to the page."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from graddiv.cli.common import leads, progress_bar
+from graddiv.cli.data import DataRoot
+from graddiv.cli.train import Device, Overrides
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from graddiv.report.output import Table
+
+
+def reproduce(
+    target: Annotated[
+        str | None, typer.Argument(help="demo, mnist, cifar10, stl10, or one table or figure: see --list.")
+    ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the targets with what they cost.")] = False,
+    scale: Annotated[
+        str | None, typer.Option(help="paper, quick or demo, as in 'graddiv train'; quick, and demo for the demo.")
+    ] = None,
+    data: Annotated[str | None, typer.Option(help="Another data set than the paper's, such as mnist-mini.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Where tables, figures and page go; reports/TARGET-SCALE.")] = None,
+    runs: Annotated[Path, typer.Option(help="Where trained runs and their records are kept and looked for.")] = Path(
+        "runs"
+    ),
+    overrides: Overrides = [],  # noqa: B006 -- Typer copies it
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite a report of another target or scale.")] = False,
+    data_root: DataRoot = None,
+    device: Device = None,
+) -> None:
+    """Reproduce a table or figure of the paper, or a whole data set: train, measure, draw.
+
+    First says what is missing and about how long it takes; killed at any moment, the same command goes on.  The demo
+    needs no data but what comes with the package.
+    """
+    from rich.console import Console
+
+    from graddiv.paper import EFFORTS, entries_of
+
+    console = Console()
+    if list_ or target is None:
+        _list(console)
+        return
+    entries = entries_of(target)
+    from graddiv.distributed import world
+    from graddiv.experiment import duration
+    from graddiv.performance import keep_memory
+    from graddiv.reproduce import Workshop, claim, plan, render
+    from graddiv.training.display import Display
+
+    keep_memory()
+    scale = scale or ("demo" if target == "demo" else "quick")
+    stages = plan(entries, scale, runs, data=data, overrides=overrides)
+    directory = out or Path("reports") / f"{target}-{scale}"
+    with world(device) as here:
+        workshop = Workshop(EFFORTS[scale], here, str(data_root) if data_root else None)
+        left = {stage: workshop.seconds(stage) for stage in stages}
+        if leads():
+            for stage, seconds in left.items():
+                console.print(f"  {duration(seconds) if seconds else 'done':>8}  {stage.label}", highlight=False)
+            console.print(f"about {duration(sum(left.values()))} on two CPU cores; the report goes to {directory}")
+        if dry_run:
+            return
+        if leads():
+            claim(directory, {"target": target, "scale": scale, "data": data, "set": overrides}, force)
+        for number, stage in enumerate(stages, 1):
+            if leads():
+                console.print(f"[{number}/{len(stages)}] {stage.label}", highlight=False, markup=False)
+            with Display(stage.experiment.method, quiet=not leads()) as display, progress_bar() as progress:
+                workshop.carry_out(stage, listeners=[display], progress=progress)
+    if leads():
+        page, tables = render(entries, scale, runs, directory, data=data, overrides=overrides)
+        for made in tables:
+            _print(console, made)
+        console.print(f"report: {page}", highlight=False)
+
+
+def _print(console: "Console", made: "Table") -> None:
+    """A table of the report on the terminal."""
+    from rich.table import Table as Shown
+
+    shown = Shown(*made.columns, title=made.title, title_justify="left", caption=made.caption, caption_justify="left")
+    for row in made.rows:
+        shown.add_row(*row)
+    console.print(shown)
+
+
+def _list(console: "Console") -> None:
+    """The targets, with the time that training their runs takes at each scale."""
+    from rich.table import Table
+
+    from graddiv.experiment import TWO_CORES, duration
+    from graddiv.paper import targets
+    from graddiv.recipes import SCALES
+
+    table = Table("target", "what", *SCALES, box=None, pad_edge=False)
+    for name, entries in targets().items():
+        costs = []
+        for scale in SCALES:
+            experiments = {e.run_name: e for entry in entries for e in entry.experiments(scale, None, ())}
+            costs.append(duration(sum(e.work for e in experiments.values()) / TWO_CORES))
+        table.add_row(name, entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures", *costs)
+    console.print(table)
+    console.print(
+        "\nThe time to train on two CPU cores, about; 'graddiv reproduce TARGET --dry-run' adds what is measured."
+    )

@@ -1,0 +1,95 @@
+"""Decision regions of sample models around an example, on the plane of two directions that EOT-PGD takes."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from graddiv.attacks import EOT, PGD
+from graddiv.evaluation.batches import Advance, Job
+from graddiv.evaluation.prediction import models_of, predict
+from graddiv.evaluation.target import Target
+from graddiv.geometry import rows
+from graddiv.networks import running_statistics
+from graddiv.seeding import fold, uniform
+
+REACH = 3.0
+"""How far the plane extends, in lengths of the perturbation."""
+
+
+def boundary(
+    target: Target,
+    directory: Path | None = None,
+    *,
+    epsilon: float,
+    examples: int = 4,
+    models: int = 5,
+    grid: int = 41,
+    n: int = 10,
+    m: int = 20,
+) -> Job:
+    """The class that each sample model, and last the ensemble, names at x + c_i axis_1 + c_j axis_2, cut to the box.
+
+    The first axis is the perturbation of EOT-PGD, the second that of another run, with other models and another start,
+    made orthogonal to the first and as long.  Arrays: regions (k x (models + 1) x grid x grid, bytes), axes (k x 2 x
+    image), images.  The coordinates c are in the description.
+    """
+    target, models = target.first(examples), models if target.random else 1
+    attack = PGD(m=m, random_start=True)
+    low, high = attack.geometry.bounds
+    coordinates = torch.linspace(-REACH, REACH, grid, dtype=torch.float64)
+    settings = {"epsilon": epsilon, "n": n, "m": m, "models": models, "coordinates": coordinates.tolist()}
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        found = []
+        for run in range(2):
+            seed = fold(target.seed, "boundary", run)
+            x_adv = replace(attack, seed=seed)(EOT(target.F, n, seed), x, y, epsilon, ids=ids)
+            found.append(x_adv - x)
+            advance((run + 1) / 4)
+        axes = torch.stack([found[0], _across(found[0], found[1], ids)], 1)
+        c = coordinates.to(x)
+        regions = []
+        for number in range(len(x)):
+            plane = x[number] + torch.einsum("i,...->i...", c, axes[number, 0])[:, None]
+            points = (plane + torch.einsum("j,...->j...", c, axes[number, 1])[None]).flatten(0, 1).clamp(low, high)
+            regions.append(_named(target, points, models).reshape(models + 1, grid, grid))
+            advance(0.5 + (number + 1) / len(x) / 2)
+        return {"regions": torch.stack(regions), "axes": axes, "images": x}
+
+    work = 4.0 * n * m + grid**2 / target.batch * examples * target.n_ensemble
+    return target.job("boundary", settings, directory, measure, work=work, name=f"boundary-eps{epsilon:.6g}")
+
+
+def _named(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8[Tensor, "k g"]:
+    """The class that each of the first models of the ensemble, and last the ensemble itself, names at each point."""
+    predict(target.F, points[:2], n=1)  # a foreign network finds out here whether its models look at rows one by one
+    parts = torch.split(points, target.batch if target.F.pointwise else 1)
+    answers, scores = [], torch.zeros((), dtype=torch.float64, device=points.device)
+    with torch.no_grad(), running_statistics(target.F):
+        for f in models_of(target.F, max(models, target.n_ensemble), fold(target.seed, "boundary", "models")):
+            z = torch.cat([f(part) for part in parts])
+            answers.append(z.argmax(1))
+            scores = scores + z.double().softmax(1)
+    return torch.stack([*answers[:models], scores.argmax(1)]).to(torch.uint8)
+
+
+def _across(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], ids: Tensor) -> Float[Tensor, "b ..."]:
+    """The part of `second` orthogonal to `first`, as long as that; a random direction where nothing is left of it."""
+    noise = (uniform(0, ids, first[0].numel()) - 0.5).to(first.dtype).reshape(first.shape)
+    rest, other = (_orthogonal(candidate, first) for candidate in (second, noise))
+    rest = torch.where(rows(_length(rest) > 1e-3 * _length(second), rest), rest, other)
+    return rest * rows(_length(first) / _length(rest).clamp_min(1e-30), rest)
+
+
+def _orthogonal(v: Float[Tensor, "b ..."], to: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
+    """v - (v.u) u with u = to / |to|."""
+    u = to / rows(_length(to).clamp_min(1e-30), to)
+    return v - rows((v * u).flatten(1).sum(1), u) * u
+
+
+def _length(v: Float[Tensor, "b ..."]) -> Float[Tensor, " b"]:
+    length: Tensor = torch.linalg.vector_norm(v.flatten(1), dim=1)
+    return length

@@ -1,0 +1,166 @@
+"""What is evaluated: a network and the examples it is judged on."""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.data import Dataset
+from graddiv.errors import GradDivError
+from graddiv.evaluation.batches import Advance, Job
+from graddiv.evaluation.prediction import N_ENSEMBLE
+from graddiv.networks import Dirac, RandomizedNetwork
+from graddiv.performance import channels_last
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """Tensors of the caller's, in the form of a data set."""
+
+    x: Float[Tensor, "b ..."]
+    y: Int64[Tensor, " b"]
+    ids: Int64[Tensor, " b"]
+    name: str = "tensors"
+    split: str = "given"
+
+    @classmethod
+    def of(cls, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None) -> "Examples":
+        """Tensors as they are, a loader's batches joined."""
+        if not isinstance(x, Tensor):
+            if y is not None:
+                raise GradDivError("y is given and x is a loader, whose batches have their own labels: leave y out")
+            batches = [tuple(batch) for batch in x]
+            if not batches or any(len(batch) != 2 for batch in batches):
+                lengths = sorted({len(batch) for batch in batches}) or "no"
+                raise GradDivError(f"the loader has batches of {lengths} parts, expected pairs of images and labels")
+            x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        if y is None:
+            raise GradDivError("x is a tensor and y is missing: pass the labels too")
+        if not x.is_floating_point() or y.dtype != torch.int64 or y.shape != x.shape[:1]:
+            raise GradDivError(
+                f"x is {x.dtype} of shape {tuple(x.shape)} and y {y.dtype} of shape {tuple(y.shape)}, "
+                "expected floats between 0 and 1 and an int64 label for each"
+            )
+        return cls(x, y, torch.arange(len(y)))
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    @cached_property
+    def checksum(self) -> str:
+        """sha256 of images, labels and ids."""
+        digest = hashlib.sha256(repr((tuple(self.x.shape), self.x.dtype)).encode())
+        for tensor in (self.x, self.y, self.ids):
+            digest.update(tensor.detach().cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
+        """A part of them."""
+        return self.x[rows], self.y[rows]
+
+    def take(self, rows: slice | Int64[Tensor, " k"]) -> "Examples":
+        """The subset at these rows, which keeps its ids and so its per-example randomness."""
+        return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
+
+
+@dataclass(frozen=True)
+class Target:
+    """A network and the examples it is judged on."""
+
+    F: RandomizedNetwork
+    data: Dataset | Examples
+    name: str = "network"
+    n_ensemble: int = N_ENSEMBLE
+    seed: int = 0
+    batch: int = 100
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    """What else every record should say, such as the method and its lam."""
+
+    @classmethod
+    def of(
+        cls,
+        F: RandomizedNetwork | nn.Module,
+        x: Tensor | Iterable[tuple[Tensor, Tensor]],
+        y: Tensor | None = None,
+        **settings: Any,
+    ) -> "Target":
+        """A network in memory, on tensors or on the batches of a DataLoader; a plain module is deterministic."""
+        return cls(F if isinstance(F, RandomizedNetwork) else Dirac(F), Examples.of(x, y), **settings)
+
+    @property
+    def random(self) -> bool:
+        """Whether there is more than one sample model."""
+        return not isinstance(self.F, Dirac)
+
+    def describe(self) -> dict[str, Any]:
+        """What every record of this target says."""
+        return {
+            "target": self.name,
+            **self.facts,
+            "parameters": _fingerprint(self.F),
+            "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
+            "examples": len(self.data),
+            "n_ensemble": self.n_ensemble,
+            "seed": self.seed,
+            "batch": self.batch,
+        }
+
+    def examples(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
+        """Images, labels and ids on the network's device."""
+        x, y = self.data.batch(rows)
+        device = self.F.device
+        return channels_last(x.to(device)), y.to(device), self.data.ids[rows].to(device)
+
+    def first(self, count: int) -> "Target":
+        """The same on the first examples alone."""
+        return self.take(slice(0, count))
+
+    def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
+        """The same on these examples alone."""
+        return replace(self, data=self.data.take(rows))
+
+    def job(
+        self,
+        kind: str,
+        settings: Mapping[str, Any],
+        directory: Path | None,
+        measure: "Measure",
+        *,
+        work: float,
+        name: str | None = None,
+    ) -> Job:
+        """Something measured on every example, as a record of that kind; `work` is that of a batch."""
+
+        def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
+            x, y, ids = self.examples(rows)
+            found = {"ids": ids, "labels": y, **measure(x, y, ids, advance)}
+            return {key: _single(value).cpu().contiguous().numpy() for key, value in found.items()}
+
+        description = {"kind": kind, **settings, **self.describe()}
+        path = None if directory is None else directory / f"{name or kind}.record"
+        return Job(kind, description, path, len(self.data), self.batch, work, compute)
+
+
+Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
+"""(images, labels, ids, advance) -> what is found for them, the example being the first axis."""
+
+
+def _single(values: Tensor) -> Tensor:
+    """Records keep float32: nothing measured is known to more digits."""
+    return values.float() if values.dtype == torch.float64 else values
+
+
+def _fingerprint(F: RandomizedNetwork) -> str:
+    """sha256 of the parameters and buffers: records of another network do not pass for this one's."""
+    digest = hashlib.sha256(type(F).__name__.encode())
+    for name, tensor in F.state_dict().items():
+        digest.update(name.encode())
+        digest.update(tensor.detach().cpu().contiguous().numpy().data)
+    return digest.hexdigest()

@@ -1,0 +1,55 @@
+"""Do adversarial images of one sample model fool the others?"""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from graddiv.attacks import PGD, Given
+from graddiv.errors import GradDivError
+from graddiv.evaluation.batches import Advance, Job
+from graddiv.evaluation.prediction import models_of
+from graddiv.evaluation.target import Target
+from graddiv.networks import running_statistics
+from graddiv.seeding import fold
+
+MODELS = 50
+"""Sample models in the paper's matrix."""
+
+
+def transfer(
+    target: Target,
+    directory: Path | None = None,
+    *,
+    epsilon: float,
+    k: int = MODELS,
+    m: int = 20,
+) -> Job:
+    """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i; `records.transfer` sums it up.
+
+    Each source is attacked once, and each target bound once for the images of all sources: k attacks, 2k draws and
+    one model in memory at a time.
+    """
+    if not target.random or k < 2:
+        raise GradDivError(
+            f"a transfer matrix of {k if target.random else 1} models has nothing off its diagonal: "
+            "expected a randomized network and k of 2 or more"
+        )
+    attack, seed = PGD(m=m), fold(target.seed, "transfer")
+    settings = {"k": k, "epsilon": epsilon, "m": m, "alpha": attack.alpha}
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        sources, right = [], []
+        with running_statistics(target.F), torch.no_grad():
+            for i, f in enumerate(models_of(target.F, k, seed)):
+                sources.append(attack(Given([f]), x, y, epsilon, ids=ids))
+                advance(share * (i + 1) / k)
+            for j, f in enumerate(models_of(target.F, k, seed)):
+                # batch by batch as they were attacked: a foreign sample model may depend on it
+                right.append(torch.stack([f(x_adv).argmax(1) == y for x_adv in sources], 1))
+                advance(share + (1 - share) * (j + 1) / k)
+        return {"right": torch.stack(right, 2)}
+
+    work = 2.0 * k * m + k * k
+    share = 2.0 * k * m / work
+    return target.job("transfer", settings, directory, measure, work=work, name=f"transfer-eps{epsilon:.6g}")

@@ -1,0 +1,6 @@
+"""The paper's figures from our records, one function each: `FIGURES[name](study)`."""
+
+from graddiv.report.figures import accuracy, directions, matrices, training
+from graddiv.report.figures.common import FIGURES
+
+__all__ = ["FIGURES", "accuracy", "directions", "matrices", "training"]

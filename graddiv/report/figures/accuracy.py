@@ -1,0 +1,264 @@
+"""Accuracy under EOT-PGD: against epsilon, n, m, lambda, and for each regularizer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+
+from graddiv import published
+from graddiv.records import Summary
+from graddiv.report import style
+from graddiv.report.figures.common import (
+    draws,
+    handle,
+    legend_below,
+    listed,
+    looks,
+    missing,
+    pair,
+    panels,
+    scale,
+    titles,
+)
+from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
+from graddiv.report.output import Drawing
+from graddiv.report.study import RunFiles, Study, Sweep, sweep
+from graddiv.report.tables import papers_origin
+
+COLUMNS = ("method", "lam", "whose", "x", "accuracy", "low", "high")
+PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 0.9, "markerfacecolor": "white", "markersize": 3}
+"""The paper's curves: dashed, with hollow markers."""
+
+Points = Sequence[tuple[Any, Summary]]
+
+
+def plot_accuracy(axes: Axes, run: RunFiles, look: style.Look, points: Points) -> list[tuple[object, ...]]:
+    """A curve of ours with its band of 95 % intervals from the choice of test examples; the points drawn."""
+    rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
+    x, accuracy, low, high = zip(*rows, strict=True)
+    axes.plot(x, accuracy, color=look.colour, marker=look.marker, linestyle=look.dash)
+    axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
+    return [(run.method, run.lam, "ours", *row) for row in rows]
+
+
+def plot_papers(
+    axes: Axes, run: RunFiles, look: style.Look, points: Sequence[tuple[Any, float]]
+) -> list[tuple[object, ...]]:
+    """A curve of the paper's; the points drawn."""
+    if points:
+        x, accuracy = zip(*points, strict=True)
+        axes.plot(x, accuracy, color=look.colour, marker=look.marker, **PAPER)
+    return [(run.method, "", "paper", x, accuracy, "", "") for x, accuracy in points]
+
+
+def _legend(swept: Sweep, run_looks: Sequence[style.Look], papers: bool) -> list[Line2D]:
+    runs = [run for run, _ in swept.curves]
+    handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
+    theirs = handle(style.Look(style.GREY, "o", style.DASHED), "the paper's values", **PAPER)
+    return [*handles, *([theirs] if papers else [])]
+
+
+def _setting(swept: Sweep) -> str:
+    """The settings that all points share."""
+    letters = {"epsilon": "ε", "n": "n", "m": "m"}
+    parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
+    return ", ".join([*parts, f"{swept.fixed['examples']} test examples"])
+
+
+@draws("accuracy-epsilon")
+def accuracy_epsilon(study: Study) -> Drawing:
+    """Accuracy under EOT-PGD against epsilon, ours and the paper's."""
+    swept = sweep(study, "epsilon")
+    if swept is None:
+        raise missing(
+            "accuracy-epsilon", "records of EOT-PGD for some epsilons", "sweep RUN --over epsilon --values 0.1,0.2,0.3"
+        )
+    figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.35, 3.3)
+    run_looks = looks([run for run, _ in swept.curves])
+    rows, papers = [], []
+    for (run, points), look in zip(swept.curves, run_looks, strict=True):
+        theirs = published.curve(study.data, run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
+        papers += plot_papers(axes, run, look, theirs)
+        rows += plot_accuracy(axes, run, look, from_clean(run, points))
+    _percent(axes, style.EPSILON)
+    legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
+    bands = "Bands: 95 % intervals from the choice of test examples."
+    theirs_too = f" Dashed: the paper's values, at its own scale.{papers_origin(study.data)}" if papers else ""
+    return Drawing(
+        name="accuracy-epsilon",
+        title="Accuracy under EOT-PGD against the perturbation bound",
+        figure=figure,
+        columns=COLUMNS,
+        rows=(*rows, *papers),
+        caption=f"{_compared(swept, 'ε')} {bands}{theirs_too} {scale(study, _setting(swept))}",
+    )
+
+
+@draws("n-sensitivity")
+def n_sensitivity(study: Study) -> Drawing:
+    """Accuracy under EOT-PGD against the number n of sample models per step."""
+    swept = sweep(study, "n")
+    if swept is None or not any(len(points) > 1 and run.random for run, points in swept.curves):
+        raise missing("n-sensitivity", "records of EOT-PGD for several n", "sweep RUN --over n --values 1,5,10,20")
+    return _sensitivity(study, "n-sensitivity", swept, "n", "sample models per step of EOT-PGD, n", clean=False)
+
+
+@draws("m-sensitivity")
+def m_sensitivity(study: Study) -> Drawing:
+    """Accuracy under EOT-PGD against its iterations m."""
+    swept = sweep(study, "m")
+    if swept is None or not any(len(points) > 1 for _, points in swept.curves):
+        raise missing("m-sensitivity", "records of EOT-PGD for several m", "sweep RUN --over m --values 5,20,50")
+    return _sensitivity(study, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m", clean=True)
+
+
+def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, clean: bool) -> Drawing:
+    curves = [(run, points) for run, points in swept.curves if run.random or vary != "n"]
+    swept = Sweep(swept.fixed, tuple(curves))
+    figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.2, 2.9)
+    run_looks = looks([run for run, _ in curves])
+    rows, papers = [], []
+    for (run, points), look in zip(curves, run_looks, strict=True):
+        rows += plot_accuracy(axes, run, look, from_clean(run, points, 0) if clean else points)
+        if vary == "n":
+            theirs = [
+                (n, value.mean)
+                for n in sorted({cell.n for cell in published.supplement() if cell.n})
+                if (value := published.value(study.data, run.method, "EOT-PGD", swept.fixed["epsilon"], n)) is not None
+            ]
+            papers += plot_papers(axes, run, look, theirs)
+    _percent(axes, label)
+    if vary == "n":
+        counts = sorted({row[3] for row in (*rows, *papers)})  # type: ignore[type-var]
+        axes.set_xscale("log")
+        axes.set_xticks(counts, [str(n) for n in counts])  # type: ignore[arg-type]
+        axes.minorticks_off()
+    legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
+    zero = " m = 0: without an attack." if clean else ""
+    theirs_too = f" Dashed: the paper's values.{papers_origin(study.data)}" if papers else ""
+    return Drawing(
+        name=name,
+        title=f"Accuracy under EOT-PGD against {'n' if vary == 'n' else 'its iterations'}",
+        figure=figure,
+        columns=COLUMNS,
+        rows=(*rows, *papers),
+        caption=f"{_compared(swept, vary)}{zero}{theirs_too} {scale(study, _setting(swept))}",
+    )
+
+
+@draws("lambda-sensitivity")
+def lambda_sensitivity(study: Study) -> Drawing:
+    """Accuracy and concentration against lambda, over runs that differ in it."""
+    compared = pair(study)
+    base = (compared[1] if compared else study.runs[-1]).method.split("+")[0]
+    runs = sorted((run for run in study.runs if run.method.split("+")[0] == base), key=lambda run: run.lam)
+    swept = sweep(Study(tuple(runs), study.scale), "epsilon")
+    if len({run.lam for run in runs}) < 2 or swept is None:
+        raise missing(
+            "lambda-sensitivity",
+            "records of EOT-PGD of runs with different graddiv.lam",
+            "sweep RUN RUN --over lam",
+        )
+    figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.8)
+    by_lam = [(run, dict(from_clean(run, points))) for run, points in swept.curves]
+    epsilons = _spread(sorted({epsilon for _, points in by_lam for epsilon in points}), 5)
+    colours = matplotlib.colormaps["cividis"](np.linspace(0, 0.75, len(epsilons)))
+    rows: list[tuple[object, ...]] = []
+    for epsilon, colour, marker in zip(epsilons, colours, "osD^v", strict=False):
+        found = [(run, points[epsilon]) for run, points in by_lam if epsilon in points]
+        shown = [(run.lam, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for run, s in found]
+        lam, accuracy, low, high = zip(*shown, strict=True)
+        label = "clean" if epsilon == 0 else f"ε = {epsilon:.4g}"
+        left.plot(lam, accuracy, color=colour, marker=marker, label=label)
+        left.fill_between(lam, low, high, color=colour, alpha=0.13, linewidth=0)
+        rows += [("accuracy", epsilon, *row) for row in shown]
+    _percent(left, "weight λ of GradDiv")
+    rho = [(run.lam, line["rho"]) for run, _ in by_lam for line in run.epochs[-1:] if "rho" in line]
+    right.plot(*zip(*rho, strict=True), color=style.BLACK, marker="o")
+    right.set(xlabel="weight λ of GradDiv", ylabel="debiased MRL ρ after training", ylim=(0, None))
+    rows += [("rho", "", lam, value, "", "") for lam, value in rho]
+    figure.legend(loc="outside lower center", ncols=len(epsilons))
+    lowest, highest = rho[0], rho[-1]
+    accuracies = [f"{100 * points[e].mean:.1f} % at λ = {run.lam:g}" for e in epsilons[-1:] for run, points in by_lam]
+    return Drawing(
+        name="lambda-sensitivity",
+        title="Sensitivity to the weight of GradDiv",
+        figure=figure,
+        columns=("quantity", "epsilon", "lam", "value", "low", "high"),
+        rows=tuple(rows),
+        caption=(
+            f"From λ = {lowest[0]:g} to λ = {highest[0]:g} the debiased MRL goes from {lowest[1]:.2f} to "
+            f"{highest[1]:.2f}; accuracy under EOT-PGD at ε = {epsilons[-1]:.4g} is {listed(accuracies)}. "
+            f"{scale(study, _setting(swept))}"
+        ),
+    )
+
+
+@draws("regularizers")
+def regularizers(study: Study) -> Drawing:
+    """The five regularizers: concentration during training, and accuracy under EOT-PGD against epsilon."""
+    variants = [run for run in study.runs if "+graddiv-" in run.method]
+    if not variants:
+        raise missing(
+            "regularizers",
+            "runs of the variants such as adv-bnn+graddiv-dpp",
+            f"train {study.data}/adv-bnn+graddiv-dpp",
+        )
+    base = variants[0].method.split("+")[0]
+    runs = [run for run in study.runs if run.method == base or run in variants]
+    swept = sweep(Study(tuple(runs), study.scale), "epsilon")
+    if swept is None:
+        raise missing(
+            "regularizers", "records of EOT-PGD for some epsilons", "sweep RUN --over epsilon --values 0.1,0.2,0.3"
+        )
+    figure, axes = panels(2, 3, style.TWO_COLUMNS, 4.4)
+    run_looks = looks(runs)
+    rows: list[tuple[object, ...]] = []
+    for ax, measure in zip(axes, MEASURES, strict=False):
+        rows += [(*row[:3], *row[3:], "", "") for row in plot_measure(ax, runs, run_looks, measure)]
+    of_run = dict(zip([run.path for run in runs], run_looks, strict=True))
+    for run, points in swept.curves:
+        drawn = plot_accuracy(axes[-1], run, of_run[run.path], from_clean(run, points))
+        rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
+    _percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
+    handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
+    legend_below(figure, [*handles, *turn_handles(runs)], 3)
+    return Drawing(
+        name="regularizers",
+        title="The regularizers compared",
+        figure=figure,
+        columns=("method", "lam", "measure", "x", "value", "low", "high"),
+        rows=tuple(rows),
+        caption=(
+            f"{ended(Study((), study.scale), runs, ('R_mean',))} {_compared(swept, 'ε')} "
+            f"{scale(study, _setting(swept))}"
+        ),
+    )
+
+
+def from_clean(run: RunFiles, points: Points, at: float | int = 0.0) -> Points:
+    """The curve from the accuracy without an attack on, where that was measured."""
+    return [(at, run.clean), *points] if run.clean is not None else points
+
+
+def _percent(axes: Axes, label: str) -> None:
+    axes.set(xlabel=label, ylabel=style.ACCURACY, ylim=(-2, 102))
+
+
+def _spread(values: list[float], most: int) -> list[float]:
+    """At most so many of them, the first and the last included."""
+    return [values[i] for i in sorted({round(i) for i in np.linspace(0, len(values) - 1, most)})]
+
+
+def _compared(swept: Sweep, vary: str) -> str:
+    """The accuracies at the last value that all runs have, from the lowest to the highest."""
+    runs = [run for run, _ in swept.curves]
+    shared = set.intersection(*({x for x, _ in points} for _, points in swept.curves))
+    if not shared:
+        return "No value was run for all methods."
+    x = max(shared)
+    found = sorted((dict(points)[x].mean, title) for (_, points), title in zip(swept.curves, titles(runs), strict=True))
+    return f"At {vary} = {x:.4g}: {listed([f'{title} {100 * mean:.1f} %' for mean, title in found])}."

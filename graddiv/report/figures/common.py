@@ -1,0 +1,118 @@
+"""What all figures share."""
+
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from graddiv.errors import GradDivError
+from graddiv.records import Record
+from graddiv.report import style
+from graddiv.report.output import Drawing
+from graddiv.report.study import RunFiles, Study
+
+Draw = Callable[[Study], Drawing]
+
+FIGURES: dict[str, Draw] = {}
+"""Every figure of the paper by name."""
+
+
+def draws(name: str) -> Callable[[Draw], Draw]:
+    """Register a figure, and draw it in our style."""
+
+    def register(draw: Draw) -> Draw:
+        @wraps(draw)
+        def styled(study: Study) -> Drawing:
+            with style.style():
+                drawing = draw(study)
+                # laid out once: each saving would move things by a hair, and equal figures would differ
+                drawing.figure.draw_without_rendering()
+                drawing.figure.set_layout_engine("none")
+            return drawing
+
+        FIGURES[name] = styled
+        return styled
+
+    return register
+
+
+def missing(figure: str, what: str, command: str) -> GradDivError:
+    """The error of a figure whose records are not there."""
+    return GradDivError(f"the figure {figure} needs {what}: 'graddiv {command}' makes them")
+
+
+def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+    """A figure and its axes, row by row."""
+    figure = Figure(figsize=(width, height))
+    grid = figure.subplots(rows, columns, squeeze=False, **options)
+    return figure, list(grid.flat)
+
+
+def with_record(study: Study, kind: str, **wanted: Any) -> list[tuple[RunFiles, Record, style.Look]]:
+    """The runs that have a record of this kind, with it and how they are drawn.
+
+    Of records at several epsilons, those at the largest that all the runs share.
+    """
+    found = [(run, run.measured(kind, **wanted), look) for run, look in zip(study.runs, looks(study.runs), strict=True)]
+    found = [entry for entry in found if entry[1]]
+    epsilons = [{float(record.description.get("epsilon", 0)) for record in records} for _, records, _ in found]
+    largest = max(set.intersection(*epsilons), default=None) if epsilons else None
+    chosen = [[r for r in records if r.description.get("epsilon", 0) == largest] or records for _, records, _ in found]
+    return [(run, records[-1], look) for (run, _, look), records in zip(found, chosen, strict=True)]
+
+
+def looks(runs: Sequence[RunFiles]) -> list[style.Look]:
+    """How runs are drawn."""
+    return style.looks([run.method for run in runs])
+
+
+def titles(runs: Sequence[RunFiles]) -> list[str]:
+    """Names of runs, with lambda where two are of one method."""
+    names = [run.title for run in runs]
+    return [f"{run.title}, λ = {run.lam:g}" if names.count(run.title) > 1 else run.title for run in runs]
+
+
+def legend_below(figure: Figure, handles: Sequence[Line2D], most: int) -> None:
+    """One legend for all panels, where it covers no data; in even lines of at most so many entries."""
+    lines = -(-len(handles) // most)
+    columns = -(-len(handles) // lines)
+    figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, handlelength=3.2)
+
+
+def handle(look: style.Look, label: str, **options: Any) -> Line2D:
+    """A line of the legend."""
+    values = {"color": look.colour, "marker": look.marker, "linestyle": look.dash, "label": label, **options}
+    return Line2D([], [], **values)
+
+
+def listed(parts: Sequence[str]) -> str:
+    """A, B and C."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def change(before: float, after: float) -> str:
+    """How a number goes from one run to another, in words that hold either way."""
+    verb = "falls" if after < before else "rises" if after > before else "stays"
+    return f"{verb} from {number(before)} to {number(after)}"
+
+
+def number(value: float) -> str:
+    """Three digits, without powers of ten; 0 for what is only rounding."""
+    return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def pair(study: Study) -> tuple[RunFiles, RunFiles] | None:
+    """A run without GradDiv and one with it, of the same method otherwise: what captions compare."""
+    for plain in study.runs:
+        for regularized in study.runs:
+            if plain.lam == 0 < regularized.lam and regularized.method.split("+")[0] == plain.method.split("+")[0]:
+                return plain, regularized
+    return None
+
+
+def scale(study: Study, *settings: str) -> str:
+    """The sentence that ends each caption: at which scale and settings ours were obtained."""
+    return f"Ours: {', '.join([f'recipe scale {study.scale}', study.data, *settings])}."

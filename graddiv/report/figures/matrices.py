@@ -1,0 +1,220 @@
+"""Sample models against each other: transfer, cosines, decision regions."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from jaxtyping import Float, Integer
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import MaxNLocator
+
+from graddiv.records import Record, transfer
+from graddiv.report import style
+from graddiv.report.figures.common import (
+    change,
+    draws,
+    legend_below,
+    listed,
+    missing,
+    pair,
+    panels,
+    scale,
+    titles,
+    with_record,
+)
+from graddiv.report.output import Drawing
+from graddiv.report.study import RunFiles, Study
+
+CLASSES = (
+    "#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255", "#DDDDDD",
+)  # fmt: skip
+"""Paul Tol's muted palette, for ten classes."""
+
+OUTLINE = withStroke(linewidth=2, foreground="black")
+"""Under what is white, so that it is seen on every class."""
+
+
+def _side_by_side(
+    runs: Sequence[RunFiles],
+    matrices: Sequence[Float[np.ndarray, "k k"]],
+    notes: Sequence[str],
+    axis_labels: tuple[str, str],
+    bar: str,
+) -> tuple[Figure, list[tuple[object, ...]]]:
+    """Matrices in one scale of colours, lighter being more; and their entries."""
+    across = min(len(runs), 3)
+    down = -(-len(runs) // across)
+    figure, axes = panels(down, across, style.TWO_COLUMNS * across / 3 + 0.9, 2.35 * down + 0.2)
+    low, high = min(float(m.min()) for m in matrices), max(float(m.max()) for m in matrices)
+    rows: list[tuple[object, ...]] = []
+    for ax, run, title, matrix, note in zip(axes, runs, titles(runs), matrices, notes, strict=False):
+        shown = ax.imshow(matrix, cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
+        ax.set_title(f"{title}\n{note}")
+        ax.set(xlabel=axis_labels[1], ylabel=axis_labels[0])
+        for axis in (ax.xaxis, ax.yaxis):
+            axis.set_major_locator(MaxNLocator(5, integer=True))
+        ax.grid(False)
+        ax.spines[:].set_visible(True)
+        rows += [(run.method, run.lam, i, j, float(value)) for (i, j), value in np.ndenumerate(matrix)]
+    for ax in axes[len(runs) :]:
+        ax.set_visible(False)
+    figure.colorbar(shown, ax=axes, label=bar, fraction=0.05, pad=0.02, shrink=0.75)
+    return figure, rows
+
+
+@draws("transfer")
+def transfer_matrices(study: Study) -> Drawing:
+    """Accuracy of each sample model on the adversarial images of each other one."""
+    found = with_record(study, "transfer")
+    if not found:
+        raise missing("transfer", "transfer matrices between sample models", "transfer RUN")
+    runs, results = [run for run, *_ in found], [transfer(record) for _, record, _ in found]
+    notes = [f"others: mean {100 * r.mean:.1f} ({100 * r.low:.0f}–{100 * r.high:.0f})" for r in results]
+    figure, rows = _side_by_side(
+        runs,
+        [np.round(100 * r.matrix, 4) for r in results],
+        notes,
+        ("attacked sample model", "judging sample model"),
+        style.ACCURACY,
+    )
+    said = [
+        f"{title} {100 * r.mean:.1f} % (from {100 * r.low:.1f} to {100 * r.high:.1f}; "
+        f"under their own attack {100 * r.own:.1f})"
+        for title, r in zip(titles(runs), results, strict=True)
+    ]
+    record = found[0][1]
+    return Drawing(
+        name="transfer",
+        title="Transfer of attacks between sample models",
+        figure=figure,
+        columns=("method", "lam", "source", "target", "accuracy"),
+        rows=tuple(rows),
+        caption=(
+            f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less. "
+            f"{scale(study, f'PGD, ε = {record.epsilon:.4g}', f'm = {record.m}', f'{record.examples} test examples')}"
+        ),
+    )
+
+
+@draws("cosines")
+def cosines(study: Study) -> Drawing:
+    """Cosines between the gradients of sample models at the first test example."""
+    found = with_record(study, "gradients")
+    if not found:
+        raise missing("cosines", "cosines between gradients at the first test example", "measure RUN --what gradients")
+    runs = [run for run, *_ in found]
+    matrices = [np.round(record["cosines"][0].astype(float), 4) for _, record, _ in found]
+    means = [float(matrix[~np.eye(len(matrix), dtype=bool)].mean()) for matrix in matrices]
+    figure, rows = _side_by_side(
+        runs, matrices, [f"mean {mean:.3f}" for mean in means], ("sample model", "sample model"), "cosine of gradients"
+    )
+    compared = pair(Study(tuple(runs), study.scale))
+    if compared:
+        before, after = (means[runs.index(run)] for run in compared)
+        said = f"From {compared[0].title} to {compared[1].title} the mean cosine {change(before, after)}."
+    else:
+        said = f"Mean cosine: {listed([f'{t} {m:.3f}' for t, m in zip(titles(runs), means, strict=True)])}."
+    return Drawing(
+        name="cosines",
+        title="Cosines between gradients of sample models",
+        figure=figure,
+        columns=("method", "lam", "i", "j", "cosine"),
+        rows=tuple(rows),
+        caption=(
+            f"{said} Darker is more diverse. {scale(study, f'{len(matrices[0])} gradients at the first test example')}"
+        ),
+    )
+
+
+@draws("boundary")
+def boundary(study: Study) -> Drawing:
+    """Decision regions of sample models around the first test example."""
+    found = with_record(study, "boundary")
+    if not found:
+        raise missing("boundary", "decision regions of sample models", "measure RUN --what boundary")
+    models = min(record.models for _, record, _ in found)
+    figure, axes = panels(len(found), models + 1, style.TWO_COLUMNS, 1.22 * len(found) + 0.6, sharex=True, sharey=True)
+    classes = sorted({int(c) for _, record, _ in found for c in np.unique(record["regions"][0])})
+    rows: list[tuple[object, ...]] = []
+    names, shares = titles([run for run, *_ in found]), []
+    for number, (run, record, _) in enumerate(found):
+        regions, c, reach = record["regions"][0], np.array(record.coordinates), _reach(record)
+        for column, which in enumerate([*range(models), -1]):
+            ax = axes[number * (models + 1) + column]
+            _regions(ax, regions[which], c, reach)
+            name = "ensemble" if which < 0 else f"model {which + 1}"
+            if number == 0:
+                ax.set_title(name)
+            if number == len(found) - 1:
+                ax.set_xlabel("1st direction")
+            rows += [
+                (run.method, run.lam, name, float(c[i]), float(c[j]), int(value))
+                for (i, j), value in np.ndenumerate(regions[which])
+            ]
+        inside, shown = regions[:-1, reach <= 1 + 1e-6], regions[:-1].reshape(len(regions) - 1, -1)
+        shares.append(f"{names[number]} {_disagreement(inside)} and {_disagreement(shown)}")
+        axes[number * (models + 1)].set_ylabel(names[number].replace(" + ", "\n+ ") + "\n2nd direction")
+    squares = [
+        Line2D([], [], marker="s", linestyle="none", color=CLASSES[k % len(CLASSES)], markersize=6, label=f"class {k}")
+        for k in classes
+    ]
+    legend_below(figure, squares, 10)
+    return Drawing(
+        name="boundary",
+        title="Decision regions of sample models",
+        figure=figure,
+        columns=("method", "lam", "model", "along_first", "along_second", "class"),
+        rows=tuple(rows),
+        caption=(
+            "The plane of two EOT-PGD perturbations (arrows; the second without its part along the first) of the first "
+            f"test example, class {int(found[0][1]['labels'][0])}, and the outline of the ℓ∞ ball of radius "
+            f"ε = {found[0][1].epsilon:.4g}. Share of points in the ball, and of all points shown, at which two sample "
+            f"models name different classes: {'; '.join(shares)}. {scale(study)}"
+        ),
+    )
+
+
+def _reach(record: Record) -> Float[np.ndarray, "g g"]:
+    """The linf length of c_i axis_1 + c_j axis_2, over epsilon."""
+    first, second = record["axes"][0].reshape(2, -1).astype(float)
+    c = np.array(record.coordinates)
+    lengths = [[np.abs(a * first + b * second).max() for b in c] for a in c]
+    return np.array(lengths) / float(record.epsilon)
+
+
+def _disagreement(answers: Integer[np.ndarray, "models points"]) -> str:
+    """The share of pairs of sample models and of points at which the two disagree."""
+    pairs = [(answers[i] != answers[j]).mean() for i in range(len(answers)) for j in range(i)]
+    return f"{100 * np.mean(pairs):.1f} %" if pairs else "0 %"
+
+
+def _regions(ax: Axes, named: np.ndarray, c: Float[np.ndarray, " g"], reach: Float[np.ndarray, "g g"]) -> None:
+    from scipy.ndimage import distance_transform_edt
+
+    step = (c[1] - c[0]) / 2
+    colours = ListedColormap([CLASSES[k % len(CLASSES)] for k in range(256)])
+    ax.imshow(
+        named.T,
+        origin="lower",
+        extent=(c[0] - step, c[-1] + step, c[0] - step, c[-1] + step),
+        cmap=colours,
+        norm=BoundaryNorm(np.arange(257) - 0.5, 256),
+        interpolation="nearest",
+    )
+    ax.contour(c, c, reach.T, levels=[1.0], colors="black", linewidths=0.8)
+    for tip in ((1, 0), (0, 1)):
+        arrow = {"arrowstyle": "-|>", "color": "white", "linewidth": 1.1, "shrinkA": 0, "shrinkB": 0}
+        ax.annotate("", xy=tip, xytext=(0, 0), arrowprops={**arrow, "path_effects": [OUTLINE]})
+    for number in np.unique(named):
+        where = np.argwhere((named == number) & (reach > 2))  # apart from the ball and its arrows
+        inside = distance_transform_edt(np.pad(named == number, 1))[1:-1, 1:-1][tuple(where.T)]
+        if inside.max(initial=0) > len(c) / 15:
+            away = np.linalg.norm(where - where.mean(0), axis=1)  # decides between places as far from the border
+            i, j = where[(inside - 0.1 * away).argmax()]
+            text = ax.text(float(c[i]), float(c[j]), str(number), ha="center", va="center", fontsize=6, color="white")
+            text.set_path_effects([OUTLINE])
+    ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
+    ax.grid(False)

@@ -1,0 +1,250 @@
+"""From a table or figure of the paper to its files: plan the stages, carry out what is missing, render.
+
+Every stage resumes by itself, so what is on disk is not run again.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from graddiv import store
+from graddiv.attacks import FGSM, PGD
+from graddiv.data import load
+from graddiv.distributed import World
+from graddiv.errors import unknown
+from graddiv.evaluation import Cell, Target, cells, suite
+from graddiv.evaluation.batches import Job, Progress, run, silent, writing
+from graddiv.evaluation.boundary import boundary
+from graddiv.evaluation.checklist import QUICK, Settings, checklist
+from graddiv.evaluation.concentration import concentration, gradients, increase, rotation
+from graddiv.evaluation.robustness import attack_job
+from graddiv.evaluation.transfer import transfer
+from graddiv.experiment import FORWARD, TWO_CORES, Experiment, trained
+from graddiv.geometry import L2
+from graddiv.paper import EFFORTS, EPSILONS, Effort, Entry
+from graddiv.performance import channels_last
+from graddiv.recipes import title
+from graddiv.report import page
+from graddiv.report.figures import FIGURES
+from graddiv.report.output import Drawing, Table, save
+from graddiv.report.study import RunFiles, Study
+from graddiv.report.tables import accuracy_table, attack_table, checklist_table
+from graddiv.training import train
+from graddiv.training.loop import Listener
+
+HARD = {"mnist": 4 / 3, "mnist-mini": 4 / 3}
+"""Some of the paper's MNIST figures go beyond the radius of training, to 0.4 from 0.3."""
+
+PAPER_RADIUS = {"mnist": 0.3, "mnist-mini": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One thing to do: train a run, or measure something of it."""
+
+    experiment: Experiment
+    directory: Path
+    need: str | None
+    """None: train it."""
+
+    @property
+    def label(self) -> str:
+        """What it does, for the plan."""
+        name = f"{title(self.experiment.method)} on {self.experiment.data.name}"
+        if self.experiment.graddiv is not None:
+            name += f" (lambda {self.experiment.graddiv.lam:g})"
+        return f"train {name}" if self.need is None else f"measure {self.need} of {name}"
+
+    @property
+    def radius(self) -> float:
+        """The epsilon of training; the paper's for networks that are trained on clean images."""
+        adversary = self.experiment.adversary
+        return PAPER_RADIUS[self.experiment.data.name] if adversary is None else adversary.epsilon
+
+
+def plan(
+    entries: Sequence[Entry], scale: str, runs: Path, *, data: str | None = None, overrides: Sequence[str] = ()
+) -> list[Stage]:
+    """Every stage that these entries need, each once, run by run."""
+    if scale not in EFFORTS:
+        raise unknown("scale", scale, EFFORTS)
+    needed: dict[str, tuple[Experiment, dict[str | None, None]]] = {}
+    for entry in entries:
+        for experiment in entry.experiments(scale, data, overrides):
+            _, needs = needed.setdefault(experiment.run_name, (experiment, {}))
+            needs.update(dict.fromkeys((None, *entry.needs)))
+    return [Stage(experiment, runs / name, need) for name, (experiment, needs) in needed.items() for need in needs]
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """Where stages are carried out: the effort, the data and the device they share."""
+
+    effort: Effort
+    here: World
+    data_root: str | None = None
+    seed: int = 0
+
+    def seconds(self, stage: Stage) -> float:
+        """What is left to do of a stage, about, on two CPU cores."""
+        experiment = stage.experiment
+        if stage.need is None:
+            return experiment.work / TWO_CORES * (1 - progress_of(stage))
+        if stage.need == "checklist" and (stage.directory / "records" / "checklist.json").exists():
+            return 0.0
+        if stage.need == "checklist":
+            passes = _checklist_passes(CHECKLISTS[self.effort.suite], self.effort.examples or 10_000)
+        else:
+            jobs = self.jobs(stage)
+            passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in jobs)
+        return passes * FORWARD[experiment.network.architecture] * experiment.network.width**2 / TWO_CORES
+
+    def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: Progress = silent) -> None:
+        """Train, or make the records that are missing."""
+        if stage.need is None:
+            device = str(self.here.device)
+            train(stage.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
+        elif stage.need == "checklist":
+            directory = stage.directory / "records"
+            target, settings = self.target(stage), CHECKLISTS[self.effort.suite]
+            with writing(directory, self.here):
+                checklist(target, stage.radius, directory, settings=settings, here=self.here, progress=progress)
+        else:
+            with writing(stage.directory / "records", self.here):
+                run(self.jobs(stage), here=self.here, progress=progress)
+
+    def target(self, stage: Stage) -> Target:
+        """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
+        experiment = stage.experiment
+        if progress_of(stage) > 0:
+            _, F = trained(stage.directory, self.data_root)
+        else:
+            F = experiment.build(experiment.training_set(self.data_root))
+        F.to(self.here.device)
+        channels_last(F)
+        data = load(experiment.data.name, "test", self.data_root)
+        if self.effort.examples is not None:
+            data = data.take(slice(0, self.effort.examples))
+        facts = {"method": experiment.method, "lam": experiment.graddiv.lam if experiment.graddiv else 0.0}
+        return Target(F, data, experiment.run_name, seed=self.seed, batch=self.effort.batch, facts=facts)
+
+    def jobs(self, stage: Stage) -> list[Job]:
+        """The records that a measurement is made of."""
+        target, effort, directory = self.target(stage), self.effort, stage.directory / "records"
+        radius, hard = stage.radius, stage.radius * HARD.get(stage.experiment.data.name, 1.0)
+        match stage.need:
+            case "suite" | "curve" | "pgd" | "sweep-n" | "sweep-m":
+                return [attack_job(target, cell, directory) for cell in self.cells(stage, target.random)]
+            case "concentration":
+                return [concentration(target, directory, n=effort.gradients)]
+            case "gradients":
+                return [gradients(target, directory, n=effort.gradients)]
+            case "increase":
+                return [increase(target, directory, epsilon=hard, m=effort.m, gradients=effort.gradients)]
+            case "rotation":
+                return [
+                    rotation(target, directory, epsilon=radius, m=effort.m),
+                    rotation(target, directory, epsilon=7 * radius, geometry=L2(), m=effort.m),
+                ]
+            case "transfer":
+                return [transfer(target, directory, k=effort.models, epsilon=hard, m=effort.m)]
+            case "boundary":
+                return [boundary(target, directory, epsilon=radius)]
+            case unexpected:
+                raise AssertionError(f"no measurement is called {unexpected!r}")
+
+    def cells(self, stage: Stage, random: bool) -> list[Cell]:
+        """The attacks of a measurement."""
+        effort, radius = self.effort, stage.radius
+        pgd = PGD(m=effort.m)
+        found: list[Cell] = []
+        match stage.need:
+            case "suite":
+                found = cells(suite(effort.suite), [radius], n=effort.n, repeats=effort.repeats, random=random)
+            case "curve":
+                for epsilon in EPSILONS[stage.experiment.data.name][: effort.radii]:
+                    for n in effort.curve_n:
+                        found += cells([FGSM(), pgd], [epsilon], modes=["eot"], n=n, random=random)
+            case "pgd":
+                found = cells([pgd], [radius], modes=["eot"], n=effort.n, random=random)
+            case "sweep-n":
+                hard = radius * HARD.get(stage.experiment.data.name, 1.0)
+                for n in effort.sweep_n:
+                    found += cells([pgd], [hard], modes=["eot"], n=n, random=random)
+            case "sweep-m":
+                for m in effort.sweep_m:
+                    found += cells([replace(pgd, m=m)], [radius], modes=["eot"], n=effort.n, random=random)
+        return list({cell.file_name: cell for cell in found}.values())
+
+
+CHECKLISTS = {"paper": Settings(samples=100_000), "quick": Settings(), "demo": QUICK}
+"""What is spent on the checklist with each suite of attacks."""
+
+RENDERERS: dict[str, Callable[[Study], list[Table] | list[Drawing]]] = {
+    "attack-table": lambda study: [attack_table(study, _suite_radius(study))],
+    "accuracy-table": lambda study: [accuracy_table(study)],
+    "checklist": lambda study: [checklist_table(study)],
+    **{name: lambda study, draw=draw: [draw(study)] for name, draw in FIGURES.items()},
+}
+
+
+def _suite_radius(study: Study) -> float:
+    """The radius at which most attacks were run: that of the table."""
+    radii = Counter(r.epsilon for run in study.runs for r in run.attacks() if r.label != "clean")
+    return float(radii.most_common(1)[0][0]) if radii else 0.0
+
+
+def _checklist_passes(settings: Settings, examples: int) -> float:
+    """Forward-equivalents for all examples, about."""
+    pgd = 2 * settings.n * settings.m
+    sweeps = sum(settings.n_values) * settings.m + settings.n * sum(settings.m_values)
+    restarts = settings.n * settings.m * sum(settings.restarts)
+    steps = 2 * (sweeps + restarts) + pgd * (len(settings.radii) + 3) + 1.5 * settings.n * settings.queries
+    return examples * steps + min(settings.images, examples) * settings.samples
+
+
+def progress_of(stage: Stage) -> float:
+    """Which share of its epochs a run has behind it."""
+    log = stage.directory / "metrics.jsonl"
+    done = [line["epoch"] for line in store.read_log(log) if line["event"] == "epoch"] if log.exists() else []
+    return max(done, default=0) / stage.experiment.training.epochs
+
+
+def claim(directory: Path, what: dict[str, object], force: bool) -> None:
+    """Make the directory this target's; a report of another one is not overwritten unless forced."""
+    store.make_directory(directory)
+    if force:
+        (directory / "reproduce.json").unlink(missing_ok=True)
+    store.same(directory / "reproduce.json", what)
+
+
+def render(
+    entries: Sequence[Entry],
+    scale: str,
+    runs: Path,
+    directory: Path,
+    *,
+    data: str | None = None,
+    overrides: Sequence[str] = (),
+) -> tuple[Path, list[Table]]:
+    """Draw what the entries name from the records on disk, and the page that holds it all.
+
+    A multi-entry target has one file for each table and figure, named after its entry.
+    """
+    drawn: dict[str, Table | Drawing] = {}
+    everything: dict[str, RunFiles] = {}
+    for entry in entries:
+        experiments = entry.experiments(scale, data, overrides)
+        compared = {e.run_name: RunFiles(runs / e.run_name, title(e.method)) for e in experiments}
+        study = Study(tuple(compared.values()), scale)
+        everything |= compared
+        for name in entry.renders:
+            for made in RENDERERS[name](study):
+                file = made.name if len(entries) == 1 else f"{entry.name}-{made.name}".removeprefix(f"{made.name}-")
+                drawn[file] = replace(made, name=file)
+    for what in drawn.values():
+        save(what, directory)
+    tables = [what for what in drawn.values() if isinstance(what, Table)]
+    drawings = [what for what in drawn.values() if isinstance(what, Drawing)]
+    return page.write(Study(tuple(everything.values()), scale), directory, tables, drawings), tables

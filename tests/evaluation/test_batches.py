@@ -1,0 +1,164 @@
+import os
+import random
+import socket
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graddiv.distributed import world
+from graddiv.errors import GradDivError
+from graddiv.evaluation import attack_all
+from graddiv.evaluation.batches import Job, run, writing
+from graddiv.evaluation.concentration import concentration
+from graddiv.evaluation.robustness import attack_job
+from tests.evaluation.common import assert_same, contents, forked, small_cells, small_target, wait_or_kill
+
+
+def counting_job(path: Path | None, seen: list[slice], examples: int = 7, batch: int = 3, **settings: object) -> Job:
+    def compute(rows: slice, advance: object) -> dict[str, np.ndarray]:
+        seen.append(rows)
+        return {"ids": np.arange(rows.start, rows.stop)}
+
+    return Job("count", {"of": (1, 2), **settings}, path, examples, batch, 1.0, compute)
+
+
+def test_batches_cover_every_example_once_with_and_without_a_file(tmp_path: Path) -> None:
+    for path in (None, tmp_path / "a.record"):
+        [record] = run([counting_job(path, [])])
+        assert record["ids"].tolist() == list(range(7))
+        assert record.description == {"of": [1, 2]}  # as JSON has it, wherever it comes from
+
+
+def test_a_finished_record_is_not_made_again(tmp_path: Path) -> None:
+    run([counting_job(tmp_path / "a.record", [])])
+    seen: list[slice] = []
+    run([counting_job(tmp_path / "a.record", seen)])
+    assert seen == []
+    assert list(contents(tmp_path)) == ["a.record"], "no parts are left"
+
+
+def test_only_missing_batches_are_made(tmp_path: Path) -> None:
+    job = counting_job(tmp_path / "a.record", [])
+    job.keep(1, {"ids": np.array([30, 40, 50])})
+    seen: list[slice] = []
+    [record] = run([counting_job(tmp_path / "a.record", seen)])
+    assert record["ids"].tolist() == [0, 1, 2, 30, 40, 50, 6]
+    assert [rows.start for rows in seen] == [0, 6]
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: Path, finished: bool) -> None:
+    job = counting_job(tmp_path / "a.record", [], alpha=0.1)
+    if finished:
+        run([job])
+    else:
+        job.keep(0, {"ids": np.arange(3)})
+    with pytest.raises(GradDivError, match=r"a\.record was made with alpha = 0\.1, now it is 0\.2"):
+        run([counting_job(tmp_path / "a.record", [], alpha=0.2)])
+
+
+def test_parts_left_by_a_kill_after_the_record_was_written_are_removed(tmp_path: Path) -> None:
+    job = counting_job(tmp_path / "a.record", [])
+    run([job])
+    job.keep(0, {"ids": np.arange(3)})
+    run([job])
+    assert list(contents(tmp_path)) == ["a.record"]
+
+
+def test_a_damaged_part_is_named(tmp_path: Path) -> None:
+    job = counting_job(tmp_path / "a.record", [])
+    job.keep(0, {"ids": np.arange(3)})
+    part = tmp_path / "a.parts" / "00000"
+    part.write_bytes(part.read_bytes()[:-1])
+    with pytest.raises(GradDivError, match="00000 is damaged"):
+        run([job])
+
+
+def test_nothing_to_evaluate_is_an_error() -> None:
+    with pytest.raises(GradDivError, match="0 examples in batches of 3"):
+        counting_job(None, [], examples=0)
+    with pytest.raises(GradDivError, match="7 examples in batches of 0"):
+        counting_job(None, [], batch=0)
+
+
+def test_two_evaluations_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(GradDivError, match=r"both be written to a\.record"):
+        run([counting_job(tmp_path / "a.record", []), counting_job(tmp_path / "a.record", [], alpha=1.0)])
+
+
+def test_a_second_writer_is_refused(tmp_path: Path) -> None:
+    def work() -> None:
+        with pytest.raises(GradDivError, match="is being written by"), writing(tmp_path):
+            pass
+
+    with writing(tmp_path):
+        assert wait_or_kill(forked(work))
+
+
+def test_progress_counts_what_is_left_and_never_goes_back(tmp_path: Path) -> None:
+    target, wanted = small_target(), small_cells()
+    attack_all(target, wanted[:2], tmp_path)
+    heard: list[tuple[float, float, str]] = []
+    attack_all(target, wanted, tmp_path, progress=lambda *news: heard.append(news))
+    totals = {total for _, total, _ in heard}
+    left = sum(cell.work(target) for cell in wanted[2:]) * 4  # batches
+    assert totals == {left}
+    assert [done for done, _, _ in heard] == sorted(done for done, _, _ in heard)
+    assert heard[-1][0] == pytest.approx(left)
+    assert heard[-1][2] == "EOT-PGD"
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    target, wanted = small_target(), small_cells()[:3]
+
+    def work(directory: Path) -> None:
+        with writing(directory):
+            run([*(attack_job(target, cell, directory) for cell in wanted), concentration(target, directory, n=3)])
+
+    begun = time.monotonic()
+    assert wait_or_kill(forked(lambda: work(tmp_path / "whole")))
+    longest = (time.monotonic() - begun) / 2
+    rng, kills = random.Random(0), 0
+    while not wait_or_kill(forked(lambda: work(tmp_path / "cut")), rng.uniform(0, longest)):
+        kills += 1
+        longest *= 1.05  # should this machine become slower meanwhile
+    assert kills > 1, "it was never interrupted"
+    assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:
+    target, wanted = small_target(b=11), small_cells()[:3]
+    alone = attack_all(target, wanted, tmp_path / "one")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def work(rank: int) -> None:
+        os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+        os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        with world("cpu") as here, writing(tmp_path / "two", here):
+            assert_same(attack_all(target, wanted, tmp_path / "two", here=here), alone)
+
+    children = [forked(lambda rank=rank: work(rank)) for rank in range(2)]  # type: ignore[misc]
+    assert all(wait_or_kill(child) for child in children)
+    assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_work_is_dealt_out_over_all_jobs(tmp_path: Path) -> None:
+    """Cells of a single batch are shared too: the first process takes one, the second the next."""
+    from graddiv.distributed import ALONE, World
+
+    class Second(World):
+        def shared(self, value: object) -> object:  # type: ignore[override]
+            return value
+
+        def wait(self) -> None:
+            pass
+
+    seen: list[list[slice]] = [[], [], []]
+    jobs = [counting_job(tmp_path / f"{i}.record", seen[i], examples=2) for i in range(3)]
+    with pytest.raises(GradDivError, match="there is no"):
+        run(jobs, here=Second(1, 2, ALONE.device))
+    assert [len(s) for s in seen] == [0, 1, 0]

@@ -1,0 +1,153 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from graddiv.attacks import PGD
+from graddiv.evaluation import Target
+from graddiv.evaluation.checklist import Item, Settings, black_box, checklist, converged, distortion, one_step
+from graddiv.evaluation.checklist import random_search as random_item
+from graddiv.evaluation.checklist import unbounded as unbounded_item
+from graddiv.networks import bayesian
+from graddiv.records import Record
+from graddiv.seeding import generator
+from tests.helpers import convnet
+
+TINY = Settings(
+    n=3, m=6, queries=60, radii=(0.5, 1.0, 2.0), samples=40, images=20, n_values=(1, 3, 6), m_values=(3, 6, 12),
+    restarts=(1, 2),
+)  # fmt: skip
+
+
+def record(right: float, label: str = "EOT-PGD", mode: str = "eot", b: int = 10_000, **settings: object) -> Record:
+    """A record of this accuracy, with the same first examples right: two of them are nested."""
+    correct = np.arange(b) < right * b
+    name = label.removeprefix("EOT-").removeprefix("EOT^1-")
+    described = {"label": label, "mode": mode, "n": 10, "m": 50, "epsilon": 0.1, "attack": {"name": name}, **settings}
+    return Record(described, {"correct": correct, "correct_again": correct})
+
+
+def test_the_papers_own_table_fails_within_the_fixed_mode_only() -> None:
+    single = [record(0.7130, "FGSM", "fixed"), record(0.70, "EOT^1-FGSM", "eot1"), record(0.69, "EOT-FGSM")]
+    iterative = [record(0.7572, "PGD", "fixed"), record(0.65, "EOT^1-PGD", "eot1"), record(0.60, "EOT-PGD")]
+    item = one_step(single, iterative)
+    assert item.verdict == "warn"
+    assert "71.3 % under FGSM" in item.sentence
+    assert "75.7 % under PGD" in item.sentence
+    assert one_step(single, [record(0.70, "PGD", "fixed"), *iterative[1:]]).verdict == "pass"
+    assert one_step(single, [*iterative[:2], record(0.75, "EOT-PGD")]).verdict == "fail", "within EOT it counts"
+
+
+def test_black_box_against_white_box() -> None:
+    assert black_box([record(0.9, "Square")], [record(0.8)]).verdict == "pass"
+    assert black_box([record(0.7, "Square")], [record(0.8), record(0.9, "PGD")]).verdict == "fail"
+    assert black_box([record(0.7998, "Square")], [record(0.8)]).verdict == "not enough evidence", "two examples"
+
+
+def test_the_winner_is_chosen_on_one_ensemble_and_judged_on_another() -> None:
+    lucky = record(0.5, "Square")
+    lucky.arrays["correct_again"] = np.arange(10_000) < 9000
+    assert black_box([lucky], [record(0.8)]).verdict == "pass"
+
+
+@pytest.mark.parametrize(("left", "verdict"), [(0.0, "pass"), (0.03, "warn"), (0.3, "fail")])
+def test_unbounded_attacks(left: float, verdict: str) -> None:
+    assert unbounded_item(record(left)).verdict == verdict
+
+
+@pytest.mark.parametrize(("right", "verdict"), [(1.0, "pass"), (0.96, "warn"), (0.5, "fail")])
+def test_random_search(right: float, verdict: str) -> None:
+    item = random_item(record(right, "random search", b=100))
+    assert item.verdict == verdict
+    assert item.evidence["images"] == 100, "it says how many"
+    assert random_item(None).verdict == "not enough evidence"
+
+
+def test_distortion() -> None:
+    def at(*accuracies: float) -> Item:
+        return distortion([record(a, epsilon=0.1 * (i + 1)) for i, a in enumerate(accuracies)])
+
+    assert at(0.9, 0.6, 0.2).verdict == "pass"
+    assert at(0.9, 0.5, 0.8).verdict == "fail"
+    assert at(0.9, 0.9, 0.9).verdict == "fail"
+    assert at(0.0, 0.0).verdict == "pass"
+
+
+def test_convergence() -> None:
+    def at(*accuracies: float) -> Item:
+        return converged("more models", "n", [record(a, n=i) for i, a in enumerate(accuracies)])
+
+    assert at(0.9, 0.6, 0.6).verdict == "pass"
+    assert at(0.9, 0.6, 0.57).verdict == "warn"
+    assert at(0.9, 0.6, 0.5).verdict == "fail"
+    assert at(0.9, 0.6, 0.5998).verdict == "pass", "two flips are no fall"
+
+
+def blobs(b: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Four classes, each a bright quarter of the image, with noise."""
+    y = torch.arange(b) % 4
+    centers = torch.full((4, 1, 6, 6), 0.35, dtype=torch.float64)
+    for label, (i, j) in enumerate(((0, 0), (0, 3), (3, 0), (3, 3))):
+        centers[label, 0, i : i + 3, j : j + 3] = 0.65
+    noise = 0.1 * torch.randn(b, 1, 6, 6, generator=generator(seed), dtype=torch.float64)
+    return (centers[y] + noise).clamp(0, 1), y
+
+
+def train(module: nn.Module, epsilon: float, steps: int) -> nn.Module:
+    """Adversarial training, in short."""
+    optimizer = torch.optim.Adam(module.parameters(), 0.02)
+    for step in range(steps):
+        x, y = blobs(64, 100 + step)
+        x = PGD(m=3, alpha=0.5)(module, x, y, epsilon * min(1.0, 2 * step / steps)) if epsilon else x
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimizer.step()
+    return module.eval()
+
+
+class Rounded(nn.Module):
+    """Pixels rounded to a few levels: no gradient gets through, though the network is as weak as before."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(torch.round(x * 8) / 8)
+
+
+def verdicts(items: list[Item]) -> dict[str, str]:
+    return {item.name: item.verdict for item in items}
+
+
+@pytest.mark.slow
+def test_an_adversarially_trained_network_passes(tmp_path: Path) -> None:
+    F = bayesian(train(convnet(nn.ReLU), 0.1, 80), 0.01)
+    x, y = blobs(60, 0)
+    items = checklist(Target.of(F, x, y, n_ensemble=5), 0.12, tmp_path, settings=TINY)
+    assert set(verdicts(items).values()) <= {"pass"}, [tuple(item) for item in items]
+    assert len(items) == 8
+    written = json.loads((tmp_path / "checklist.json").read_text())
+    assert [item["verdict"] for item in written["items"]] == [item.verdict for item in items]
+    assert written["settings"]["queries"] == 60
+
+
+@pytest.mark.parametrize("random", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_masked_gradients_are_found(random: bool) -> None:
+    module = Rounded(train(convnet(), 0.0, 40))
+    x, y = blobs(60, 0)
+    target = Target.of(bayesian(module, 0.01) if random else module, x, y, n_ensemble=5)
+    found = verdicts(checklist(target, 0.15, settings=TINY))
+    assert found["black-box attacks are weaker than white-box ones"] == "fail"
+    assert found["an unbounded attack reaches 100 %"] == "fail"
+    assert found["success grows with epsilon"] == "fail"
+
+
+def test_a_deterministic_network_has_no_number_of_models_to_grow() -> None:
+    x, y = blobs(20, 0)
+    items = checklist(Target.of(train(convnet(), 0.0, 5), x, y), 0.1, settings=TINY)
+    assert "more models gain nothing" not in verdicts(items)
+    assert len(items) == 7

@@ -1,0 +1,108 @@
+"""The commands, on a run that was never trained: fast, and as good as any to attack."""
+
+import csv
+import io
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from graddiv import store
+from graddiv.cli import app
+from graddiv.errors import GradDivError
+from graddiv.experiment import LAST, parse
+from graddiv.records import read_all
+
+SETTINGS = {
+    "method": "adv-bnn+graddiv",
+    "data": {"name": "mnist-mini", "examples": 8},
+    "network": {"architecture": "mnist_cnn", "width": 0.05},
+    "training": {"epochs": 1},
+    "adversary": {"epsilon": 0.2},
+    "gaussian": {"prior_sigma": 0.05},
+    "graddiv": {"regularizer": "kappa", "lam": 0.1},
+}
+
+
+@pytest.fixture(scope="module")
+def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("run")
+    experiment = parse(SETTINGS, "here")
+    F = experiment.build(experiment.training_set())
+    store.write_json(directory / "experiment.json", experiment.model_dump(mode="json"))
+    (directory / "checkpoints").mkdir()
+    state = {f"network.{name}": tensor for name, tensor in F.state_dict().items()}
+    store.write_tensors(directory / "checkpoints" / LAST, state, {})
+    return directory
+
+
+@pytest.fixture
+def run(trained_run: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(trained_run, tmp_path / "run"))
+
+
+def graddiv(*words: object) -> Result:
+    return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+
+
+def test_attack_prints_the_table_and_writes_records(run: Path) -> None:
+    arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--repeats", 2, "--examples", 3)
+    first = graddiv(*arguments)
+    assert "EOT-PGD" in first.output
+    assert "Total, cross-fitted" in first.output
+    assert "epsilon 0.2, 3 test" in first.output
+    assert len(read_all(run / "records")) == 2 * (1 + 2 * 3)
+    assert graddiv(*arguments).output == first.output, "nothing is computed twice"
+    with pytest.raises(GradDivError, match="was made with"):
+        graddiv(*arguments[:-2], "--examples", 5)
+
+
+def test_records_as_csv(run: Path) -> None:
+    graddiv("attack", run, "--attacks", "fgsm", "--modes", "eot", "--n", 2, "--examples", 3)
+    graddiv("measure", run, "--what", "concentration", "--n", 2, "--examples", 3)
+    rows = list(csv.DictReader(io.StringIO(graddiv("records", run, "--csv").output)))
+    assert [row["kind"] for row in rows] == ["attack", "concentration", "attack"]
+    assert rows[0]["label"] == "clean"
+    assert rows[2]["lam"] == "0.1"
+    assert float(rows[1]["mean_rho"]) > 0
+    assert "also there, for --csv and the report: concentration" in graddiv("records", run).output
+
+
+def test_measure_and_transfer(run: Path) -> None:
+    said = graddiv("measure", run, "--n", 2, "--examples", 1, "--what", "concentration,gradients,rotation").output
+    assert "concentration of 2 gradients" in said
+    said = graddiv("transfer", run, "--k", 2, "--m", 1, "--examples", 1).output
+    assert "accuracy on images made for another sample model" in said
+    assert {path.name for path in (run / "records").glob("*.record")} == {
+        "concentration.record",
+        "gradients.record",
+        "rotation-linf-eps0.2.record",
+        "rotation-l2-eps1.4.record",
+        "transfer-eps0.2.record",
+    }
+    with pytest.raises(GradDivError, match="unknown measurement 'rotations', did you mean 'rotation'"):
+        graddiv("measure", run, "--what", "rotations")
+
+
+def test_sweep(run: Path) -> None:
+    said = graddiv("sweep", run, "--over", "n", "--values", "1,2", "--m", 1, "--examples", 2).output
+    assert "accuracy against n" in said
+    by_lam = graddiv("sweep", run, "--over", "lam", "--n", 2, "--m", 1, "--examples", 2).output
+    assert "accuracy against lam\n  0.1 " in by_lam
+    with pytest.raises(GradDivError, match="values are needed"):
+        graddiv("sweep", run, "--over", "n")
+
+
+def test_a_run_that_is_being_written_is_left_alone(run: Path) -> None:
+    with store.locked(run / "records"), pytest.raises(GradDivError, match="is being written by"):
+        graddiv("attack", run, "--attacks", "fgsm", "--examples", 2)
+
+
+@pytest.mark.slow
+def test_checklist(run: Path) -> None:
+    said = graddiv("checklist", run, "--quick", "--examples", 10).output
+    assert "verdict" in said
+    written = json.loads((run / "records-quick" / "checklist.json").read_text())
+    assert len(written["items"]) == 8

@@ -1,0 +1,160 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from graddiv.directions import vmf
+from graddiv.directions.bounds import theorem1
+from graddiv.directions.gradients import directions, input_gradient
+from graddiv.directions.regularizers import cosines, mean
+from graddiv.errors import GradDivError
+from graddiv.evaluation import Target
+from graddiv.evaluation.batches import run
+from graddiv.evaluation.boundary import boundary
+from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, moments, rotation
+from graddiv.evaluation.prediction import models_of, predict
+from graddiv.geometry import L2
+from graddiv.records import Record
+from graddiv.seeding import fold
+from tests.evaluation.common import small_target
+from tests.helpers import STOCHASTIC, convnet, images, labels, network
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_running_sums_equal_the_statistics_of_all_gradients_at_once(kind: str) -> None:
+    target = small_target(kind, b=5, batch=5)
+    [record] = run([concentration(target, n=9)])
+    x, y, _ = target.examples(slice(0, 5))
+    models = list(models_of(target.F, 9, fold(0, "gradients")))
+    s, g = map(torch.stack, zip(*(input_gradient(f, x, y) for f in models), strict=True))
+    v = directions(g).v
+    expected = {
+        "rho": vmf.mrl(v),
+        "rho_1": vmf.mrl(v, 1.0),
+        "rho_debiased": vmf.debiased_mrl(v),
+        "mean_cosine": mean(v),
+        "kappa": vmf.kappa_approximate(vmf.mrl(v), 36),
+        "kappa_mle": vmf.kappa_mle(vmf.mrl(v), 36),
+        "norm_ratio": vmf.norm_weighted_mrl(g, torch.nn.functional.logsigmoid(s)),
+    }
+    for name, values in expected.items():
+        np.testing.assert_allclose(record[name], values.numpy(), rtol=1e-5, err_msg=name)
+    assert record["usable"].all()
+
+
+def test_the_bound_is_theorem_1s() -> None:
+    target = small_target(b=4, batch=4)
+    [record] = run([increase(target, epsilon=0.2, n=2, m=2, fresh=2, gradients=8)])
+    x, y, _ = target.examples(slice(0, 4))
+    report = theorem1(list(models_of(target.F, 8, fold(0, "gradients"))), x, y, 0.2, torch.inf)
+    for name in ("first_order", "theorem", "tightness", "holds", "excess"):
+        np.testing.assert_allclose(record[name], getattr(report, name).numpy(), rtol=1e-5, err_msg=name)
+
+
+def test_weights_that_underflow_leave_ratios_intact() -> None:
+    def model(shift: float, scale: float) -> object:
+        return lambda x: torch.stack([scale * x.flatten(1).sum(1) + shift, -x.flatten(1)[:, 0]], 1)
+
+    x, y = images(2), torch.zeros(2, dtype=torch.int64)
+    found = moments([model(4000.0, 1.0), model(4001.0, 2.0)], x, y)  # type: ignore[list-item]
+    assert torch.isfinite(found.norm_ratio()).all()
+    assert (found.norm_ratio() > 0.5).all()
+    assert (found.log_scale < -3000).all()
+
+
+def test_memory_does_not_grow_with_the_number_of_gradients() -> None:
+    """One model and one gradient at a time: the next is made when the last is gone."""
+    import gc
+    import weakref
+
+    alive: list[weakref.ref[object]] = []
+
+    def models() -> object:
+        for f in models_of(network("bayesian"), 5, 0):
+            gc.collect()
+            assert sum(ref() is not None for ref in alive) <= 1
+            alive.append(weakref.ref(f))
+            yield f
+
+    moments(models(), images(2), labels(2))  # type: ignore[arg-type]
+
+
+def test_a_deterministic_network_is_wholly_concentrated() -> None:
+    [record] = run([concentration(Target.of(convnet(), images(3), labels(3)))])
+    np.testing.assert_allclose(record["rho"], 1, atol=1e-6)
+    assert (record["mean_cosine"] == 1).all()
+    assert (record["kappa"] > 1e5).all()
+
+
+def test_examples_without_gradients_are_marked() -> None:
+    flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.ReLU(), torch.nn.Linear(36, 3)).double()
+    with torch.no_grad():
+        flat[2].weight.zero_()
+    [record] = run([concentration(Target.of(flat, images(3), labels(3, classes=3)))])
+    assert not record["usable"].any()
+    assert np.isnan(record["rho"]).all()
+    assert np.isnan(record["kappa_mle"]).all()
+
+
+def test_the_gradients_kept_are_those_measured(tmp_path: Path) -> None:
+    target = small_target(b=6)
+    everything, first = run([concentration(target, tmp_path, n=7), gradients(target, tmp_path, n=7, examples=2)])
+    assert first["gradients"].shape == (2, 7, 36)
+    assert first["gradients"].dtype == np.float16
+    v = torch.from_numpy(first["gradients"]).double().transpose(0, 1)
+    np.testing.assert_allclose(vmf.mrl(v), everything["rho"][:2], atol=2e-3)
+    np.testing.assert_allclose(first["cosines"], cosines(v), atol=4e-3)
+    assert {path.name for path in tmp_path.iterdir()} == {"concentration.record", "gradients.record"}
+
+
+def test_too_few_gradients_are_refused() -> None:
+    with pytest.raises(GradDivError, match="n is 1, expected at least 2"):
+        concentration(small_target(), n=1)
+
+
+def test_turned_gradients_gain_in_proportion_to_the_cosine() -> None:
+    """One small l_2 step on one model: exactly so, to first order."""
+    target = small_target(b=8, batch=8)
+    angles = [0.0, 60.0, 90.0]
+    [record] = run([rotation(target, epsilon=1e-4, geometry=L2(), m=1, angles=angles)])
+    assert record.angles == angles
+    gains = record["increase"] / record["increase"][:, :1]
+    np.testing.assert_allclose(gains[:, 1], 0.5, atol=0.01)
+    np.testing.assert_allclose(gains[:, 2], 0.0, atol=0.01)
+    np.testing.assert_array_equal(record["right"][:, 0], record["right_clean"])
+
+
+def test_the_l2_ball_grows_with_the_image() -> None:
+    assert l2_radius(0.3, 784) == pytest.approx(2.1)
+
+
+@pytest.mark.parametrize("kind", ["bayesian", "dirac", "foreign"])
+def test_decision_regions(kind: str) -> None:
+    target = small_target(kind, b=3)
+    [record] = run([boundary(target, epsilon=0.3, examples=2, models=2, grid=5, n=2, m=2)])
+    models = 1 if kind == "dirac" else 2
+    assert record["regions"].shape == (2, models + 1, 5, 5)
+    assert record["regions"].dtype == np.uint8
+    axes = record["axes"].reshape(2, 2, -1).astype(np.float64)
+    np.testing.assert_allclose((axes[:, 0] * axes[:, 1]).sum(1), 0, atol=1e-6)
+    np.testing.assert_allclose(*np.linalg.norm(axes, axis=2).T, rtol=1e-5)
+    assert record.coordinates == [-3.0, -1.5, 0.0, 1.5, 3.0]
+    x, _, _ = target.examples(slice(0, 2))
+    if kind != "foreign":  # whose masks depend on the place in the batch
+        at_center = predict(target.F, x, n=3, seed=fold(0, "boundary", "models"))
+        np.testing.assert_array_equal(record["regions"][:, -1, 2, 2], at_center.label)
+        np.testing.assert_array_equal(record["regions"][:, 0, 2, 2], at_center.answers[0])
+        i, j = 4, 1
+        corner = x + torch.from_numpy(3.0 * record["axes"][:, 0] - 1.5 * record["axes"][:, 1]).double()
+        named = predict(target.F, corner.clamp(0, 1), n=3, seed=fold(0, "boundary", "models")).label
+        np.testing.assert_array_equal(record["regions"][:, -1, i, j], named)
+
+
+def test_measurements_resume(tmp_path: Path) -> None:
+    target = small_target(b=5)
+    [record] = run([concentration(target, tmp_path, n=3)])
+    with pytest.raises(GradDivError, match="was made with n = 3, now it is 4"):
+        run([concentration(target, tmp_path, n=4)])
+    assert isinstance(record, Record)
+    assert record.kind == "concentration"

@@ -1,0 +1,226 @@
+import csv
+import io
+import re
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+
+from graddiv.errors import GradDivError
+from graddiv.report import style
+from graddiv.report.figures import FIGURES
+from graddiv.report.output import Drawing, csv_text, image, save
+from graddiv.report.study import RunFiles, Study
+from tests.report import fake
+
+VARIANTS = ("adv-bnn", *(f"adv-bnn+graddiv-{R}" for R in ("kappa", "mean", "dpp", "max", "smoothmax")))
+
+
+@pytest.fixture(scope="module")
+def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
+    root = tmp_path_factory.mktemp("runs")
+    return {
+        "regularizers": fake.study(root / "variants", VARIANTS),
+        "lambda-sensitivity": fake.study(root / "lams", lams=(0.1, 1.0)),
+        "": fake.study(root / "main", ("adv-train", "adv-bnn", "adv-bnn+graddiv")),
+    }
+
+
+@pytest.fixture(scope="module")
+def drawings(studies: dict[str, Study]) -> dict[str, Drawing]:
+    return {name: draw(studies.get(name, studies[""])) for name, draw in FIGURES.items()}
+
+
+def table(drawing: Drawing, **wanted: object) -> list[dict[str, Any]]:
+    rows = [dict(zip(drawing.columns, row, strict=True)) for row in drawing.rows]
+    return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
+
+
+def lines(axes: Axes) -> list[np.ndarray]:
+    return [np.asarray(line.get_xydata(), dtype=float) for line in axes.get_lines()]
+
+
+def test_every_figure_of_the_paper_is_there() -> None:
+    assert set(FIGURES) == {
+        *("sphere", "rotation", "training-concentration", "training-concentration-more", "scatter", "loss-increase"),
+        *("kappa", "accuracy-epsilon", "transfer", "cosines", "regularizers", "n-sensitivity", "m-sensitivity"),
+        *("lambda-sensitivity", "boundary"),
+    }
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_it_renders_and_says_what_to_see(drawings: dict[str, Drawing], name: str) -> None:
+    drawing = drawings[name]
+    assert drawing.name == name
+    assert image(drawing, "svg").startswith(b"<?xml")
+    assert "recipe scale demo, mnist-mini" in drawing.caption
+    assert re.search(r"\d", drawing.caption)
+    assert "nan" not in drawing.caption
+    assert drawing.caption.endswith(".")
+
+
+def plotted(drawing: Drawing) -> list[tuple[list[np.ndarray], list[list[tuple[float, float]]]]]:
+    """For figures made of curves: the lines of each panel, and the points that the CSV says they have."""
+
+    def points(x: str, y: str, group: tuple[str, ...], **wanted: object) -> list[list[tuple[float, float]]]:
+        groups: dict[Any, list[tuple[float, float]]] = {}
+        for row in table(drawing, **wanted):
+            groups.setdefault(tuple(row[key] for key in group), []).append((row[x], row[y]))
+        return list(groups.values())
+
+    panels = drawing.figure.axes
+    by_run = ("method", "lam")
+    match drawing.name:
+        case "training-concentration" | "training-concentration-more":
+            measures = list(dict.fromkeys(row["measure"] for row in table(drawing)))
+            expected = [points("epoch", "value", by_run, measure=m) for m in measures]
+        case "regularizers":
+            measures = ["R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "accuracy"]
+            expected = [points("x", "value", by_run, measure=m) for m in measures]
+        case "accuracy-epsilon" | "n-sensitivity" | "m-sensitivity":
+            expected = [points("x", "accuracy", (*by_run, "whose"))]
+        case "lambda-sensitivity":
+            expected = [points("lam", "value", ("epsilon",), quantity=q) for q in ("accuracy", "rho")]
+        case "rotation":
+            expected = [points("angle", y, ("method", "norm")) for y in ("relative", "accuracy")]
+        case _:
+            expected = [points("x", "density", ("method",), what="density")]
+    return list(zip(map(lines, panels), expected, strict=True))
+
+
+CURVES = [
+    *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
+    *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "loss-increase"),
+]
+
+
+@pytest.mark.parametrize("name", CURVES)
+def test_the_csv_holds_the_plotted_curves(drawings: dict[str, Drawing], name: str) -> None:
+    for drawn, expected in plotted(drawings[name]):
+        assert expected
+        for curve in expected:
+            wanted = np.array(curve)
+            assert any(line.shape == wanted.shape and np.array_equal(line, wanted) for line in drawn)
+
+
+@pytest.mark.parametrize(("name", "value"), [("transfer", "accuracy"), ("cosines", "cosine")])
+def test_the_csv_holds_the_matrices(drawings: dict[str, Drawing], name: str, value: str) -> None:
+    drawing = drawings[name]
+    for axes, method in zip(drawing.figure.axes, ("adv-bnn", "adv-bnn+graddiv"), strict=False):
+        shown = np.asarray(axes.images[0].get_array())
+        assert np.array_equal(shown.ravel(), [row[value] for row in table(drawing, method=method)])
+    limits = {axes.images[0].get_clim() for axes in drawing.figure.axes[:2]}
+    assert len(limits) == 1, "one scale of colours"
+
+
+def test_the_csv_holds_the_regions(drawings: dict[str, Drawing]) -> None:
+    drawing = drawings["boundary"]
+    shown = np.asarray(drawing.figure.axes[5].images[0].get_array())
+    assert np.array_equal(shown.T.ravel(), [r["class"] for r in table(drawing, method="adv-bnn", model="ensemble")])
+
+
+def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Drawing], studies: dict[str, Study]) -> None:
+    drawing = drawings["scatter"]
+    for dots, method in zip(drawing.figure.axes[0].collections, ("adv-bnn", "adv-bnn+graddiv"), strict=True):
+        rows = table(drawing, method=method, what="gradient")
+        assert np.array_equal(np.asarray(dots.get_offsets()), [[r["x"], r["y"]] for r in rows])
+        run = studies[""].run(method)
+        assert run is not None
+        v = run.measured("gradients")[0]["gradients"][0].astype(float)
+        for name in ("scatter", "sphere"):
+            (mean,) = table(drawings[name], method=method, what="mean")
+            length = np.linalg.norm([mean[axis] for axis in "xyz" if axis in mean])
+            assert length == pytest.approx(np.linalg.norm(v.mean(0))), "means lie in the plane, at their own length"
+
+
+def test_the_csv_is_written_as_it_is(drawings: dict[str, Drawing]) -> None:
+    drawing = drawings["kappa"]
+    read = list(csv.reader(io.StringIO(csv_text(drawing.columns, drawing.rows))))
+    assert read[0] == list(drawing.columns)
+    assert [float(row[2]) for row in read[1:]] == [row[2] for row in drawing.rows]
+
+
+def test_captions_are_made_of_the_numbers(studies: dict[str, Study], drawings: dict[str, Drawing]) -> None:
+    medians = [
+        np.median(run.measured("concentration")[0]["kappa"][lambda_ok(run)].astype(float))
+        for run in studies[""].runs
+        if run.random
+    ]
+    assert f"median κ̂ falls from {medians[0]:.3g} to {medians[1]:.3g}" in drawings["kappa"].caption
+
+
+def lambda_ok(run: RunFiles) -> np.ndarray:
+    usable: np.ndarray = run.measured("concentration")[0]["usable"]
+    return usable
+
+
+def test_an_opposite_result_is_said_as_it_is(tmp_path: Path) -> None:
+    plain = fake.run(tmp_path / "plain", "adv-bnn")
+    worse = fake.run(tmp_path / "worse", "adv-bnn+graddiv", lam=0.01)
+    for path in (plain.path, worse.path):
+        (path / "records" / "gradients.record").rename(path / "gradients")
+    (plain.path / "gradients").rename(worse.path / "records" / "gradients.record")
+    (worse.path / "gradients").rename(plain.path / "records" / "gradients.record")
+    caption = FIGURES["cosines"](Study((plain, worse), "demo")).caption
+    assert "mean cosine rises from" in caption
+
+
+def test_absent_records_name_the_command_that_makes_them(tmp_path: Path) -> None:
+    run = fake.run(tmp_path / "run", "adv-bnn", attacks=())
+    for path in (run.path / "records").glob("*.record"):
+        path.unlink()
+    (run.path / "metrics.jsonl").write_text('{"event": "start"}\n')
+    for name, draw in FIGURES.items():
+        command = r"'graddiv (sweep|measure|train|transfer) [^\n]*' makes them$"
+        with pytest.raises(GradDivError, match=rf"^the figure {name} needs .*: {command}"):
+            draw(Study((run,), "demo"))
+
+
+@pytest.mark.parametrize("name", ["sphere", "scatter", "kappa", "transfer", "accuracy-epsilon", "boundary"])
+def test_one_run_alone_is_enough(studies: dict[str, Study], name: str) -> None:
+    alone = Study(studies[""].runs[-1:], "demo")
+    assert "Adv-BNN + GradDiv" in FIGURES[name](alone).caption
+
+
+def test_values_that_are_all_alike_have_a_density(tmp_path: Path) -> None:
+    run = fake.run(tmp_path / "run", "adv-bnn")
+    record = run.measured("concentration")[0]
+    record["kappa"][:] = 7.0
+    record.save(run.path / "records" / "concentration.record")
+    drawing = FIGURES["kappa"](Study((RunFiles(run.path, "Adv-BNN"),), "demo"))
+    assert "Median κ̂: Adv-BNN 7." in drawing.caption
+
+
+def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
+    for copy in ("a", "b"):
+        paths = save(FIGURES["cosines"](fake.study(tmp_path / copy)), tmp_path / f"out-{copy}")
+    assert [path.name for path in paths] == [f"cosines.{end}" for end in ("svg", "pdf", "png", "csv")]
+    for path in paths:
+        assert path.read_bytes() == (tmp_path / "out-a" / path.name).read_bytes()
+
+
+@pytest.mark.parametrize("form", ["svg", "pdf", "png"])
+def test_saving_changes_nothing(drawings: dict[str, Drawing], form: str) -> None:
+    assert image(drawings["transfer"], form) == image(drawings["transfer"], form)
+
+
+def test_the_callers_settings_are_left_alone(studies: dict[str, Study]) -> None:
+    before = dict(matplotlib.rcParams)
+    image(FIGURES["n-sensitivity"](studies[""]), "png")
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_methods_are_told_apart_in_colour_and_in_grey() -> None:
+    main = ["no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "adv-bnn", "adv-bnn+graddiv"]
+    for methods in (main, list(VARIANTS), ["adv-bnn+graddiv"] * 4, ["mine", "yours"]):
+        found = style.looks(methods)
+        assert len(set(found)) == len(methods)
+        assert len({look.marker for look in found}) == len(methods)
+    assert style.looks(["adv-bnn"]) == style.looks(["rse", "adv-bnn"])[1:]
+
+
+def test_csv_text() -> None:
+    assert csv_text(("a", "b"), [(1, "x,y"), (0.1, "")]) == 'a,b\n1,"x,y"\n0.1,\n'

@@ -1,0 +1,309 @@
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+import sys
+from html import unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from graddiv import records
+from graddiv.records import Record
+from graddiv.report import page
+from graddiv.report.figures import FIGURES
+from graddiv.report.output import NOT_APPLICABLE, Drawing, Table
+from graddiv.report.study import RunFiles, Study
+from graddiv.report.tables import accuracy_table, attack_table
+from tests.report import fake
+
+
+class Page(HTMLParser):
+    """Headings, ids, the rows of each table by its id, what is fetched, and the text of the page."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.headings: list[int] = []
+        self.tables: dict[str, list[list[str]]] = {}
+        self.addresses: list[str] = []
+        self.ids: list[str] = []
+        self.images_without_text = 0
+        self.shown_tables: list[str] = []
+        self.text = ""
+        self._hidden: list[str] = []
+        self._open: list[str] = []
+        self._table = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.addresses += [given[name] or "" for name in ("src", "href", "action", "srcset") if name in given]
+        self.ids += [given["id"] or ""] if "id" in given else []
+        self.images_without_text += tag == "img" and not given.get("alt")
+        if tag in ("div", "span", "section"):
+            self._open.append(tag)
+            self._hidden.append("hidden" if "hidden" in given else "")
+        if re.fullmatch("h[1-6]", tag):
+            self.headings.append(int(tag[1]))
+        if tag == "table":
+            self._table = given.get("id") or f"table {len(self.tables)}"
+            self.tables[self._table] = []
+            if not any(self._hidden):
+                self.shown_tables.append(self._table)
+        if tag == "tr":
+            self.tables[self._table].append([])
+        if tag in ("td", "th"):
+            self.tables[self._table][-1].append("")
+            self._open.append(tag)
+            self._hidden.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        if self._open and self._open[-1] == tag:
+            self._open.pop()
+            self._hidden.pop()
+
+    def handle_data(self, data: str) -> None:
+        data = plain(data)
+        self.text += data
+        if any(tag in ("td", "th") for tag in self._open):
+            self.tables[self._table][-1][-1] += data.strip()
+
+
+def plain(text: str) -> str:
+    """As tables and captions have it."""
+    return text.replace("\u00a0", " ").replace("EOT¹", "EOT^1")
+
+
+def drawings(study: Study) -> list[Drawing]:
+    return [FIGURES[name](study) for name in ("accuracy-epsilon", "scatter")]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    found = fake.study(tmp_path_factory.mktemp("runs"))
+    for run in found.runs:
+        (run.path / "recipe.toml").write_text(f'method = "{run.method}"  # </pre><script>\n')
+    return found
+
+
+@pytest.fixture(scope="module")
+def html(study: Study) -> str:
+    return page.render(study, [attack_table(study, 0.2, 10), accuracy_table(study)], drawings(study))
+
+
+@pytest.fixture(scope="module")
+def read(html: str) -> Page:
+    return Page(html)
+
+
+def test_the_sections_stand_in_order_and_headings_skip_no_level(read: Page) -> None:
+    sections = ["verdict", "tables", "up-close", "figures", "checklist", "recipe", "cost", "caveats"]
+    assert [name for name in read.ids if name in sections] == sections
+    assert read.headings[0] == 1
+    assert read.headings.count(1) == 1
+    assert all(after <= before + 1 for before, after in zip(read.headings, read.headings[1:], strict=False))
+    assert len(read.ids) == len(set(read.ids))
+    assert read.images_without_text == 0
+
+
+def test_nothing_is_fetched_and_the_page_can_be_mailed(html: str, read: Page) -> None:
+    assert all(address.startswith(("data:", "#")) for address in read.addresses)
+    assert not re.search(r"url\(|@import|fetch\(|XMLHttp|https?://", html)
+    assert len(html.encode()) < page.SIZE
+
+
+def test_every_table_equals_its_csv(study: Study, read: Page) -> None:
+    for epsilon, n in ((0.1, 10), (0.2, 5), (0.2, 10), (0.2, 20), (0.3, 10)):
+        table = attack_table(study, epsilon, n)
+        shown = read.tables[f"{table.name}-n{n}"]
+        assert [tuple(row[: len(table.columns)]) for row in shown] == [table.columns, *table.rows]
+    table = accuracy_table(study)
+    assert [tuple(row) for row in read.tables[table.name]] == [table.columns, *table.rows]
+
+
+def test_without_scripts_one_choice_is_shown(read: Page) -> None:
+    choices = [name for name in read.shown_tables if name.startswith("attacks-eps")]
+    assert choices == ["attacks-eps0.2-n10"], "that of training, with the most attacks"
+
+
+def test_the_numbers_behind_a_cell(study: Study, html: str) -> None:
+    chosen = study.runs[0].attacks(label="EOT-Square", epsilon=0.3)
+    found = records.summary([r["correct"] for r in chosen])
+    low, high = (f"{100 * bound:.1f}" for bound in found.interval)
+    tips = [plain(unescape(tip)) for tip in re.findall(r'data-tip="([^"]*)"', html)]
+    [tip] = [t for t in tips if t.startswith("Adv-BNN, EOT-Square") and f"interval {low} to {high}" in t][:1]
+    assert f"{found.mean * fake.EXAMPLES:.4g} of {fake.EXAMPLES} right, mean of 2 repeats" in tip
+
+
+def test_the_verdict_is_made_of_the_records(study: Study) -> None:
+    grid = page.default_grid(study, page.all_grids(study))
+    assert grid is not None
+    assert (grid.epsilon, grid.n) == (0.2, 10)
+    said = page.verdict(*study.runs, grid)
+    in_table = {row[0]: row[1:] for row in attack_table(study, 0.2, 10).rows}["Total, cross-fitted"]
+    robust, _, rho = said.changes
+    shown = robust.before.removesuffix(" %"), robust.after.removesuffix(" %")
+    assert shown[0] == in_table[0].split()[0]
+    assert shown[1] == in_table[2].split()[0]
+    assert robust.before in said.sentences[0]
+    measured = [run.measured("concentration")[0] for run in study.runs]
+    assert rho.before == f"{np.sqrt(np.nanmean(measured[0]['mean_cosine'])):.2f}"
+    assert rho.after == f"{np.sqrt(np.nanmean(measured[1]['mean_cosine'])):.2f}"
+    assert "39 of 39" in rho.sure, "the example without gradients does not count"
+
+
+def paired(won: int, lost: int, same: int = 100) -> page.Paired:
+    before = np.repeat([0.0, 1.0, 1.0], [won, lost, same])
+    after = np.repeat([1.0, 0.0, 1.0], [won, lost, same])
+    return page.Paired(before, after)
+
+
+@pytest.mark.parametrize(
+    ("rhos", "robust", "words"),
+    [
+        (
+            (0.8, 0.3),
+            paired(20, 2),
+            "more than halves the concentration of the gradients, and robust accuracy rises by",
+        ),
+        ((0.8, 0.6), paired(2, 20), "spreads the gradients, but robust accuracy falls by 14.8 points"),
+        ((0.8, 0.3), paired(3, 2), "but robust accuracy moves by +1.0 points, which chance can explain"),
+        ((0.8, 0.3), paired(0, 0), "but robust accuracy moves by +0.0 points, which chance can explain"),
+        ((0.5, 0.5), paired(20, 2), "leaves the gradients about as concentrated as they were, but robust accuracy rises"),
+        ((0.5, 0.9), paired(2, 20), "With GradDiv the gradients are more concentrated, and robust accuracy falls"),
+        ((None, None), paired(2, 20), "With GradDiv, robust accuracy falls by 14.8 points"),
+        ((0.8, 0.3), None, "no attack was run on both"),
+        ((None, 0.3), None, "Nothing was measured on both"),
+    ],
+)
+def test_the_headline_follows_from_the_numbers(
+    rhos: tuple[float | None, float | None], robust: page.Paired | None, words: str
+) -> None:
+    assert words in page.headline(rhos, robust)
+
+
+def test_an_example_counts_once_however_many_repeats() -> None:
+    found = page.Paired(np.array([0.5, 1.0, 0.0]), np.array([1.0, 0.5, 0.0]))
+    assert found.flips[:2] == (1, 1)
+
+
+def test_only_shared_examples_are_paired(study: Study, tmp_path: Path) -> None:
+    moved = copied(study.runs[1], tmp_path)
+    for path in (moved.path / "records").glob("*.record"):
+        record = Record.load(path)
+        if "correct" in record.arrays:
+            Record(record.description, record.arrays | {"ids": record["ids"] + 30}).save(path)
+    shifted = Study((study.runs[0], moved), "demo")
+    grid = page.default_grid(shifted, page.all_grids(shifted))
+    assert grid is not None
+    assert "On the same 10 test examples" in page.verdict(*shifted.runs, grid).sentences[0]
+
+
+def copied(run: RunFiles, to: Path, title: str | None = None) -> RunFiles:
+    return RunFiles(Path(shutil.copytree(run.path, to / run.path.name)), title or run.title)
+
+
+def test_odd_names_are_text(study: Study, tmp_path: Path) -> None:
+    odd = '<script>alert(1)</script> & "O\'Hara"'
+    named = Study((study.runs[0], copied(study.runs[1], tmp_path, odd)), "demo")
+    table = Table("odd", odd, ("a", "<b>"), (("<i>x</i>", "1"),), "</table>")
+    html = page.render(named, [table])
+    assert "<script>alert" not in html
+    assert "<i>x" not in html
+    assert unescape(html).count(odd) > 5
+    assert Page(html).tables["odd"] == [["a", "<b>"], ["<i>x</i>", "1"]]
+    assert html.count("<script>") == 2, "ours"
+
+
+@pytest.fixture
+def bare(study: Study, tmp_path: Path) -> Study:
+    run = copied(study.runs[0], tmp_path)
+    shutil.rmtree(run.path / "records")
+    return Study((run,), "demo")
+
+
+def test_a_page_of_one_run_without_records(bare: Study) -> None:
+    read = Page(page.render(bare))
+    assert "There is no verdict on GradDiv" in read.text
+    assert {"tables", "up-close", "figures", "checklist"}.isdisjoint(read.ids)
+
+
+def test_deterministic_networks_and_many_runs(tmp_path: Path) -> None:
+    study = fake.study(tmp_path, ("adv-train", "adv-bnn", "adv-bnn+graddiv"), (0.1, 0.3))
+    read = Page(page.render(study))
+    rows = {row[0]: row for row in read.tables["attacks-eps0.2-n10"]}
+    assert NOT_APPLICABLE in rows["EOT-PGD"]
+    assert read.text.count("test examples of mnist-mini, at ε = 0.2") == 2, "a verdict for each lambda"
+
+
+def test_examples_up_close(study: Study, html: str) -> None:
+    grid = page.default_grid(study, page.all_grids(study))
+    assert grid is not None
+    digits = page.close_ups(study, study.runs, [grid], grid, 10**6)
+    assert len(digits) == 20
+    record = grid.of(study.runs[1], "EOT-PGD")[0]
+    [row] = [row for row in digits[4]["galleries"][0]["runs"][1] if row["name"] == "PGD"]
+    shot = row["shots"][2]
+    assert shot["models"] == record["right"][4].sum()
+    assert shot["right"] == record["correct"][4]
+    assert digits[3]["scatter"]
+    assert not digits[4]["scatter"], "gradients are kept of the first few"
+    assert f"{shot['models']}/20" in html
+    assert 1 <= len(page.close_ups(study, study.runs, [grid], grid, 50_000)) < 20, "as many as there is room for"
+
+
+def test_the_mean_gradients_lie_in_the_plane(study: Study) -> None:
+    for cloud, run in zip(page.scatter(study, study.runs, 0), study.runs, strict=True):
+        gradients = run.measured("gradients")[0]["gradients"][0].astype(np.float64)
+        assert np.linalg.norm(cloud["mean"]) == pytest.approx(np.linalg.norm(gradients.mean(0)), abs=2e-3)
+        assert np.mean(cloud["points"], axis=0) == pytest.approx(cloud["mean"], abs=2e-3)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pictures_are_the_images(channels: int) -> None:
+    import matplotlib.image
+
+    pixels = np.random.default_rng(0).random((channels, 5, 7))
+    kind, content = page.png(pixels).split(",")
+    assert kind == "data:image/png;base64"
+    read = matplotlib.image.imread(io.BytesIO(base64.b64decode(content)), format="png")
+    assert np.moveaxis(read.reshape(5, 7, channels), -1, 0) == pytest.approx(pixels, abs=0.51 / 255)
+
+
+def test_a_heavy_figure_becomes_a_picture(study: Study, bare: Study, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawing = FIGURES["scatter"](study)
+    sizes = {"svg": b"s" * (page.HEAVY + 1), "png": b"p" * 10}
+    monkeypatch.setattr(page, "image", lambda drawing, form: sizes[form])
+    assert "image/png" in page.render(bare, [], [drawing])
+    sizes["svg"] = b"s"
+    assert "image/png" not in page.render(bare, [], [drawing])
+
+
+def test_recipe_cost_and_checklist(study: Study, read: Page) -> None:
+    assert 'method = "adv-bnn+graddiv"  # </pre><script>' in read.text
+    assert any(row[0] == "graddiv" and "lam 0.3" in row[2] for table in read.tables.values() for row in table)
+    spent = sum(int(record["cost_forwards"].sum()) for record in study.runs[1].attacks())
+    assert any(row[0] == "Adv-BNN + GradDiv" and row[4] == f"{spent:,}".replace(",", "\u202f")
+               for table in read.tables.values() for row in table)  # fmt: skip
+    assert "Success grows with epsilon" in read.text
+    assert "A finite set of attacks proves no robustness." in read.text
+
+
+def test_equal_records_give_equal_bytes(study: Study, html: str, tmp_path: Path) -> None:
+    again = page.write(study, tmp_path, [attack_table(study, 0.2, 10), accuracy_table(study)], drawings(study))
+    assert again.name == "report.html"
+    assert again.read_text() == html
+
+
+def test_values_of_all_kinds_are_legible() -> None:
+    evidence = json.loads('{"a": 0.123456, "b": [1, 2.5], "c": true, "d": null, "e": {"x": 1e-7}}')
+    assert page.legible(evidence) == f"a 0.1235, b 1, 2.5, c yes, d {NOT_APPLICABLE}, e x 1e-07"
+
+
+def test_no_torch() -> None:
+    code = "import sys, graddiv.report.page; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"

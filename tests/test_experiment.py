@@ -1,0 +1,136 @@
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.utils.flop_counter import FlopCounterMode
+
+from graddiv import store
+from graddiv.data import lookup
+from graddiv.errors import GradDivError
+from graddiv.experiment import (
+    FORWARD,
+    TRAINING_EXAMPLES,
+    Architecture,
+    DataName,
+    RegularizerName,
+    load_state,
+    parse,
+    trained,
+)
+from graddiv.networks import Dirac, architecture
+from graddiv.networks.architectures import ARCHITECTURES
+from graddiv.recipes import recipe
+
+SHAPES = {"mnist_cnn": (1, 28, 28), "vgg16": (3, 32, 32), "stl10_cnn": (3, 96, 96)}
+
+
+def tables(**sections: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "data": {"name": "mnist-mini"},
+        "network": {"architecture": "mnist_cnn"},
+        "training": {"epochs": 1},
+    }
+    return plain | sections
+
+
+def test_all_mistakes_are_told_at_once_with_the_nearest_name() -> None:
+    wrong = tables(
+        data={"name": "minst"},
+        training={"epoch": 3, "lr": -1, "batch": "many"},
+        adversary={"epsilon": "8/0"},
+        graddivv={"lam": 1},
+    )
+    with pytest.raises(GradDivError) as caught:
+        parse(wrong, "my.toml")
+    head, *mistakes = str(caught.value).split("\n  ")
+    assert head == "my.toml has 7 mistakes:"
+    for start in (
+        "data.name is 'minst', did you mean 'mnist'? expected one of mnist-mini, mnist, cifar10, stl10",
+        "training.epochs: is missing",
+        "training.epoch: there is no such key, did you mean 'epochs'? expected one of epochs, batch",
+        "training.lr is -1: input should be greater than 0",
+        "training.batch is 'many': input should be a valid integer",
+        "adversary.epsilon is '8/0': input should be a valid number",
+        "graddivv: there is no such key, did you mean 'graddiv'?",
+    ):
+        assert any(mistake.startswith(start) for mistake in mistakes), start
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        ({"rse": {}, "pni": {}}, "the sections pni and rse exclude each other"),
+        ({"graddiv": {"regularizer": "dpp", "lam": 1}}, "graddiv needs a randomized network: add one of the sections"),
+        (
+            {"rse": {}, "graddiv": {"regularizer": "dpp", "lam": 1, "at": "adversarial"}},
+            "'adversarial', which needs the section adversary",
+        ),
+        ({"adversary": {"epsilon": float("nan")}}, "adversary.epsilon is nan"),
+        ({"mixup": {"partners": "XL"}}, "mixup.partners is 'XL', did you mean 'PL'? expected one of OL, PL"),
+        ({"data": 5}, "data is 5: input should be a valid dictionary"),
+        ({"method": "../up"}, "method is '../up': string should match pattern"),
+    ],
+)
+def test_sections_that_do_not_fit(sections: dict[str, Any], message: str) -> None:
+    with pytest.raises(GradDivError, match="has 1 mistake:\n") as caught:
+        parse(tables(**sections), "it")
+    assert message in str(caught.value)
+
+
+def test_fractions_and_frozen() -> None:
+    experiment = parse(tables(adversary={"epsilon": "8/255", "alpha": "1 / 4"}), "it")
+    assert experiment.adversary is not None
+    assert (experiment.adversary.epsilon, experiment.adversary.alpha) == (8 / 255, 0.25)
+    with pytest.raises(ValidationError, match="frozen"):
+        experiment.seed = 3
+    assert experiment.digest == parse(tables(adversary={"epsilon": 8 / 255}), "it").digest
+    assert experiment.digest != parse(tables(adversary={"epsilon": 8 / 255}, training={"epochs": 2}), "it").digest
+
+
+def test_the_tables_agree_with_the_registry_and_with_torchs_count() -> None:
+    sources = {name: lookup(name) for name in get_args(DataName)}
+    assert {name: s.sizes["train"] - s.held_out for name, s in sources.items()} == TRAINING_EXAMPLES
+    assert set(get_args(Architecture)) == set(ARCHITECTURES) == set(FORWARD)
+    from graddiv.directions import REGULARIZERS
+
+    assert get_args(RegularizerName) == tuple(REGULARIZERS)
+    for name, shape in SHAPES.items():
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            architecture(name).eval().to("meta")(torch.zeros(1, *shape, device="meta"))
+        assert FORWARD[name] == pytest.approx(counter.get_total_flops() / 2, rel=0.05), name
+
+
+def test_cost_counts_passes() -> None:
+    base = recipe("mnist-mini/no-defense")
+    assert base.work == 60 * 4500 * 3 * FORWARD["mnist_cnn"]
+    assert recipe("mnist-mini/adv-train").work == pytest.approx(base.work * 23 / 3)
+    assert recipe("mnist-mini/pni").work == pytest.approx(base.work * 26 / 3)
+    assert recipe("mnist-mini/adv-bnn+graddiv").work == pytest.approx(base.work * 41 / 3)
+    assert recipe("mnist-mini/no-defense", "demo").cost == "<1 min"
+    assert recipe("cifar10/adv-bnn+graddiv").cost.endswith(" days")
+
+
+def test_what_is_no_run_directory(tmp_path: Path) -> None:
+    with pytest.raises(GradDivError, match="is no run directory: 'graddiv train' makes one"):
+        trained(tmp_path)
+    experiment = recipe("mnist-mini/no-defense", "demo", ["network.width=0.05"])
+    store.write_json(tmp_path / "experiment.json", experiment.model_dump(mode="json"))
+    with pytest.raises(GradDivError, match=r"there is no .*last\.safetensors"):
+        trained(tmp_path)
+
+
+def test_the_checkpoint_of_another_network() -> None:
+    F, other = Dirac(architecture("mnist_cnn", 0.05)), Dirac(architecture("mnist_cnn", 0.1))
+    state = {f"network.{name}": t for name, t in other.state_dict().items()}
+    with pytest.raises(GradDivError, match=r"here belongs to another network: module\.\S+ has shape \(\d"):
+        load_state(F, state, Path("here"))
+    load_state(other, state, Path("here"))
+    with pytest.raises(GradDivError, match="more has shape \\(1,\\) there, expected None"):
+        load_state(other, state | {"network.more": torch.zeros(1)}, Path("here"))
+
+
+def test_more_examples_than_there_are() -> None:
+    with pytest.raises(GradDivError, match=r"data\.examples is 5000, but mnist-mini has 4500 training examples"):
+        recipe("mnist-mini/no-defense", overrides=["data.examples=5000"]).training_set()

@@ -1,0 +1,168 @@
+import errno
+import os
+import resource
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from graddiv import store
+from graddiv.errors import GradDivError
+
+
+def fails_with(code: int) -> object:
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    return fail
+
+
+@contextmanager
+def room(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: the system itself refuses, in the middle of a write, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fails_leaves_the_file_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    store.write(path, b"old")
+    with room(1000), pytest.raises(GradDivError, match=f"cannot write {path}: File too large; the file from before"):
+        store.write(path, b"x" * 5000)
+    monkeypatch.setattr(os, "fsync", fails_with(errno.ENOSPC))
+    with pytest.raises(GradDivError, match="No space left on device; the file from before is untouched"):
+        store.write(path, b"new")
+    with pytest.raises(GradDivError, match=r"No space left on device$"):
+        store.write(tmp_path / "other", b"new")
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for fails in ("open", "unlink"):  # a file system that is mounted so refuses even to delete what is not there
+        monkeypatch.setattr(Path, fails, fails_with(errno.EROFS))
+    for write in (lambda: store.write(tmp_path / "file", b""), lambda: store.Log(tmp_path / "log")):
+        with pytest.raises(GradDivError, match=r"cannot write .*: Read-only file system"):
+            write()
+    with pytest.raises(GradDivError, match=r"cannot write into .*: Read-only file system"), store.locked(tmp_path):
+        pass
+    monkeypatch.undo()
+    (tmp_path / "file").touch()
+    with pytest.raises(GradDivError, match=r"cannot make the directory .*: Not a directory"):
+        store.make_directory(tmp_path / "file" / "below")
+
+
+def test_tensors_and_arrays_come_back_with_their_description(tmp_path: Path) -> None:
+    t = torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last)
+    tensors = {"a": t, "view": t[0, 0], "count": torch.tensor(3), "none": torch.zeros(0)}
+    store.write_tensors(tmp_path / "t", tensors, {"step": 3, "x": [1.5]})
+    found, description = store.read_tensors(tmp_path / "t")
+    assert description == {"step": 3, "x": [1.5]}
+    assert found.keys() == tensors.keys()
+    assert all(torch.equal(found[name], tensors[name]) for name in tensors)
+    arrays = {"flags": np.array([True, False]), "wide": np.arange(6).reshape(2, 3).T}
+    store.write_arrays(tmp_path / "a", arrays, None)
+    read, _ = store.read_arrays(tmp_path / "a")
+    assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
+
+
+def test_damaged_files_are_told_from_foreign_ones(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    with pytest.raises(GradDivError, match="there is no"):
+        store.read_tensors(path)
+    store.write_tensors(path, {"a": torch.zeros(100)}, {})
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-7])
+    with pytest.raises(GradDivError, match=f"damaged: it has {len(whole) - 7} bytes where {len(whole)} were expected"):
+        store.read_tensors(path)
+    for content in (b"", b"PK\3\4 a zip file of torch.save", whole[:20]):
+        path.write_bytes(content)
+        with pytest.raises(GradDivError, match="not a file that graddiv wrote"):
+            store.read_tensors(path)
+
+
+def test_a_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "log"
+    log = store.Log(path)
+    log(epoch=1)
+    size = log.size
+    log(epoch=2)
+    log.close()
+    log = store.Log(path, size)
+    assert log.size == size  # also before anything is written anew
+    log(epoch=3)
+    assert log.size == path.stat().st_size
+    log.close()
+    assert store.read_log(path) == [{"epoch": 1}, {"epoch": 3}]
+    with path.open("ab") as file:
+        file.write(b'{"epoch": 4, "lo')
+    assert store.read_log(path) == [{"epoch": 1}, {"epoch": 3}]
+    path.write_bytes(b"{}")
+    with pytest.raises(GradDivError, match="has 2 bytes where the checkpoint knows of 26: it was cut by hand"):
+        store.Log(path, 26)
+
+
+def test_a_log_on_a_full_disk(tmp_path: Path) -> None:
+    log = store.Log(tmp_path / "log")
+    log(a=1)
+    with room(20), pytest.raises(GradDivError, match=r"cannot write .*log: File too large"):
+        log(text="x" * 100)
+    log.close()
+    assert store.read_log(tmp_path / "log") == [{"a": 1}]
+
+
+def test_a_log_knows_no_nan(tmp_path: Path) -> None:
+    log = store.Log(tmp_path / "log")
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        log(loss=float("nan"))
+    log.close()
+
+
+def forked_holder(directory: Path) -> int:
+    """A process that holds the lock of the directory."""
+    child = os.fork()
+    if child == 0:
+        with store.locked(directory):
+            (directory / "held").touch()
+            (directory / ".half.1.tmp").touch()
+            time.sleep(60)
+        os._exit(0)
+    while not (directory / "held").exists():
+        time.sleep(0.01)
+    return child
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork where threads were started before
+def test_one_writer_and_the_lock_of_a_dead_one_is_free(tmp_path: Path) -> None:
+    child = forked_holder(tmp_path)
+    assert store.is_locked(tmp_path)
+    refused = pytest.raises(GradDivError, match=rf"being written by process {child} on \S+: wait.*--out")
+    with refused, store.locked(tmp_path):
+        pass
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert not store.is_locked(tmp_path)
+    with store.locked(tmp_path):
+        assert store.is_locked(tmp_path)
+        assert not (tmp_path / ".half.1.tmp").exists()
+    assert not store.is_locked(tmp_path / "elsewhere")
+
+
+def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "settings.json"
+    store.same(path, {"a": {"b": 1, "c": (1, 2)}, "d": 0.5})
+    store.same(path, {"a": {"b": 1, "c": (1, 2)}, "d": 0.5})
+    with pytest.raises(GradDivError, match=r"was made with a\.b = 1, now it is 2 \(and 1 more keys\): choose another"):
+        store.same(path, {"a": {"b": 2, "c": (1, 2)}})
+    path.write_text("{")
+    with pytest.raises(GradDivError, match=r"cannot read .*settings\.json"):
+        store.same(path, {})

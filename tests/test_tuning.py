@@ -1,0 +1,136 @@
+import csv
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graddiv import store, tuning
+from graddiv.data import Dataset
+from graddiv.errors import GradDivError
+from graddiv.experiment import Experiment
+from graddiv.recipes import recipe
+from graddiv.training.loop import DivergedError
+from graddiv.tuning import Judge, Result, Search, training_epsilon, tune
+from tests.training.helpers import random_data, tiny
+
+JUDGE = Judge(epsilon=0.1, n=2, m=2, examples=6)
+EXPERIMENT = tiny("mnist/adv-bnn+graddiv")
+GRID = Search(("kappa", "dpp"), (0.1, 1.0))
+
+
+class Watch:
+    """Which splits were loaded, and which runs were trained."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.splits: list[str] = []
+        self.trained: list[str] = []
+        self.fails: dict[str, type[BaseException]] = {}
+        train = tuning.train
+
+        def watched(experiment: Experiment, directory: Path, **rest: Any) -> object:
+            self.trained.append(directory.name)
+            if (error := self.fails.get(directory.name)) is not None:
+                store.make_directory(directory)
+                raise error("stopped")
+            return train(experiment, directory, **rest)
+
+        monkeypatch.setattr("graddiv.tuning.train", watched)
+        monkeypatch.setattr("graddiv.tuning.load", self.load)
+        monkeypatch.setattr("graddiv.data.load", self.load)
+
+    def load(self, name: str, split: str = "train", root: str | None = None) -> Dataset:
+        self.splits.append(split)
+        return random_data(name, 8, split)
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
+    return Watch(monkeypatch)
+
+
+def test_a_grid_that_is_interrupted_goes_on_and_grows(watch: Watch, tmp_path: Path) -> None:
+    watch.fails = {"kappa-1": KeyboardInterrupt}
+    with pytest.raises(KeyboardInterrupt):
+        tune(EXPERIMENT, tmp_path, GRID, JUDGE)
+    assert watch.trained == ["kappa-0.1", "kappa-1"]
+    watch.trained, watch.fails = [], {"dpp-1": DivergedError}
+    results = tune(EXPERIMENT, tmp_path, GRID, JUDGE)
+    assert sorted(watch.trained) == ["dpp-0.1", "dpp-1", "kappa-1"]  # the finished one is not repeated
+    assert {(r.regularizer, r.lam) for r in results} == {(r, lam) for r in ("kappa", "dpp") for lam in (0.1, 1.0)}
+    assert results[-1] == Result("dpp", 1.0, None, None, None)
+    assert [r.robust for r in results[:-1]] == sorted([r.robust for r in results[:-1]], reverse=True)
+    assert all(r.clean is not None and r.rho is not None for r in results[:-1])
+    assert set(watch.splits) == {"train", "validation"}  # never test
+    watch.trained = []
+    larger = tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1, 1.0, 3.0)), JUDGE)
+    assert watch.trained == ["kappa-3"]
+    assert len(larger) == 5
+    assert store.read_json(tmp_path / "kappa-3" / "experiment.json")["graddiv"]["lam"] == 3.0
+    other = tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), Judge(epsilon=0.2, n=2, m=2, examples=6))
+    assert len(other) == 1  # accuracies under another attack do not compare
+
+
+def test_a_living_process_keeps_its_trial(watch: Watch, tmp_path: Path) -> None:
+    watch.fails = {"kappa-0.1": KeyboardInterrupt}
+    with pytest.raises(KeyboardInterrupt):
+        tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE)
+    with store.locked(tmp_path / "kappa-0.1"):
+        assert tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE) == []
+
+
+def test_a_sampler_stays_between_the_lambdas(watch: Watch, tmp_path: Path) -> None:
+    search = Search(("mean",), (0.1, 1.0), "tpe", trials=2)
+    url = f"sqlite:///{tmp_path / 'shared.db'}"
+    results = tune(EXPERIMENT, tmp_path / "one", search, JUDGE, storage=url)
+    assert len(results) == 2
+    assert all(0.1 <= r.lam <= 1.0 and r.regularizer == "mean" for r in results)
+    assert tune(EXPERIMENT, tmp_path / "two", search, JUDGE, storage=url) == results  # another machine
+
+
+def test_the_judge_counts_on_both_sides() -> None:
+    data = random_data("mnist", 8)
+    F = EXPERIMENT.build(data).eval()
+    clean, robust = Judge(epsilon=0.0, n=2, m=1)(F, data, 0)
+    assert clean == robust
+    assert Judge(epsilon=0.5, n=2, m=5)(F, data, 0)[1] <= clean
+
+
+def test_table_and_plot(tmp_path: Path) -> None:
+    results = [
+        Result("dpp", 1.0, 0.9, 0.5, 0.25),
+        Result("kappa", 0.1, 0.9, 0.4, None),
+        Result("max", 3.0, *[None] * 3),
+    ]
+    tuning.write_table(results, tmp_path / "tuning.csv")
+    rows = list(csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines()))
+    assert rows[0] == {"regularizer": "dpp", "lam": "1.0", "clean": "0.9", "robust": "0.5", "rho": "0.25"}
+    assert rows[2]["robust"] == ""
+    tuning.plot(results, JUDGE, tmp_path / "tuning")
+    assert "<svg" in (tmp_path / "tuning.svg").read_text()
+    assert (tmp_path / "tuning.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_radius_is_the_one_of_training() -> None:
+    assert training_epsilon(recipe("mnist/adv-bnn+graddiv", "demo")) == 0.2
+    assert training_epsilon(recipe("cifar10/rse+graddiv", "paper")) == 8 / 255
+    assert training_epsilon(recipe("mnist/rse+graddiv", "demo", ["scale=mine"])) == 0.3
+
+
+def test_mistakes(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(
+        GradDivError, match=r"adv-bnn has no section graddiv, hence no lambda to tune: try adv-bnn\+gra"
+    ):
+        tune(tiny("mnist/adv-bnn"), tmp_path, GRID, JUDGE)
+    with pytest.raises(GradDivError, match="examples is 9, but there are only 8 validation examples"):
+        tune(EXPERIMENT, tmp_path, GRID, Judge(epsilon=0.1, examples=9))
+    with pytest.raises(GradDivError, match="cannot use the storage 'nosql://x': Can't load plugin"):
+        tune(EXPERIMENT, tmp_path, GRID, JUDGE, storage="nosql://x")
+    with pytest.raises(GradDivError, match=r"unknown regularizer 'ddp', did you mean 'dpp'\?"):
+        Search(("ddp",))
+    with pytest.raises(GradDivError, match=r"a lambda is 0.0, expected a number above 0"):
+        Search(("dpp",), (0.0, 1.0))
+    with pytest.raises(GradDivError, match="unknown sampler 'gird', did you mean 'grid'"):
+        Search(("dpp",), sampler="gird")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(GradDivError, match="was started by torchrun: start it several times with one --storage"):
+        tune(EXPERIMENT, tmp_path, GRID, JUDGE)

@@ -1,0 +1,59 @@
+"""Tiny trainings that the tests of this folder share."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from graddiv import store
+from graddiv.data import Dataset, lookup
+from graddiv.experiment import Experiment
+from graddiv.recipes import recipe
+from graddiv.seeding import generator
+
+METHODS = ("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv")
+
+
+def random_data(name: str, examples: int, split: str = "train") -> Dataset:
+    """Noise in the shape of a data set, every class among the first labels."""
+    g = generator(examples)
+    images = torch.randint(256, (examples, *lookup(name).shape), generator=g, dtype=torch.uint8)
+    classes = lookup(name).classes
+    return Dataset(name, split, images, torch.arange(examples) % len(classes), torch.arange(examples) + 7, classes)
+
+
+def loader(examples: int) -> Callable[..., Dataset]:
+    """Stands in for graddiv.data.load."""
+    return lambda name, split="train", root=None: random_data(name, examples, split)
+
+
+def tiny(name: str, *overrides: str) -> Experiment:
+    """A shipped recipe made small: two steps of four images."""
+    small = ["network.width=0.05", "training.epochs=1", "training.batch=4", "training.decays=[]", "data.examples=none"]
+    e = recipe(name, "demo")
+    if e.adversary is not None:
+        small.append("adversary.m=1")
+    if e.graddiv is not None:
+        small += ["graddiv.warmup=0", "graddiv.rampup=0", "graddiv.n=2"]
+    if e.mixup is not None:
+        small.append("mixup.pool=10")
+    return recipe(name, "demo", [*small, *overrides])
+
+
+def outcome(directory: Path) -> tuple[dict[str, Tensor], Any, list[dict[str, Any]]]:
+    """All that a run leaves behind, but for the time it took."""
+    tensors, description = store.read_tensors(directory / "checkpoints" / "last.safetensors")
+    lines = store.read_log(directory / "metrics.jsonl")
+    timeless = [{key: value for key, value in line.items() if key != "images_per_second"} for line in lines]
+    del description["progress"]["log_size"]
+    return tensors, description, timeless
+
+
+def assert_same_outcome(a: Path, b: Path) -> None:
+    (tensors, *rest), (expected, *others) = outcome(a), outcome(b)
+    assert rest == others
+    assert tensors.keys() == expected.keys()
+    for name, tensor in tensors.items():
+        assert torch.equal(tensor, expected[name]), name

@@ -1,0 +1,239 @@
+import errno
+import json
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.experiment import trained
+from graddiv.training import Objective, loop, train
+from graddiv.training.loop import DivergedError
+from tests.helpers import global_rng_untouched, no_type_checks
+from tests.training.helpers import METHODS, assert_same_outcome, loader, outcome, tiny
+
+
+@pytest.fixture(autouse=True)
+def eight_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.data.load", loader(8))
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands in for a kill."""
+
+
+class StopAfter:
+    """A listener that stops training after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.began: list[int] = []
+        self.epochs: list[dict[str, float]] = []
+
+    def begin(self, done: int, total: int) -> None:
+        self.began.append(done)
+
+    def step(self, done: int, total: int, values: dict[str, float]) -> None:
+        if done == self.steps:
+            raise Stopped
+
+    def epoch(self, epoch: int, values: dict[str, float]) -> None:
+        self.epochs.append(values)
+
+
+@pytest.mark.parametrize("data", ["mnist", "cifar10", "stl10"])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_trains_on_every_data_set(
+    method: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if method.startswith("mi"):  # its pool needs an image of each class
+        monkeypatch.setattr("graddiv.data.load", loader(10))
+    experiment = tiny(f"{data}/{method}")
+    with no_type_checks(), global_rng_untouched():  # the checks of types draw at random what they look at
+        F = train(experiment, tmp_path)
+    assert not any(module.training for module in F.modules())
+    _, description, lines = outcome(tmp_path)
+    assert description["progress"] == {"step": 2, "sums": {}}
+    assert [line["event"] for line in lines] == ["start", "epoch", "epoch"]
+    for line in lines[1:]:
+        assert {"R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "rho", "usable"} <= line.keys()
+    if "graddiv" not in method and method in ("no-defense", "adv-train"):
+        assert lines[-1]["R_mean"] == pytest.approx(1)  # a deterministic network has one gradient
+    assert ("lam" in lines[-1]) == ("graddiv" in method)
+    again, found = trained(tmp_path)
+    assert again == experiment
+    assert all(torch.equal(a, b) for a, b in zip(F.state_dict().values(), found.state_dict().values(), strict=True))
+
+
+MODERATE = ("training.epochs=3", "training.decays=[2]", "graddiv.rampup=2", "training.checkpoint_every=2")
+
+
+@pytest.mark.parametrize("name", ["mnist/adv-bnn+graddiv", "stl10/adv-bnn+graddiv"])
+def test_a_run_that_was_stopped_ends_with_the_same_bits(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = tiny(name, *MODERATE)
+    train(experiment, tmp_path / "whole")
+    listener = StopAfter(0)
+    for listener.steps in (1, 3, 4, 5):
+        with pytest.raises(Stopped):
+            train(experiment, tmp_path / "parts", listeners=[listener])
+        monkeypatch.setattr(loop, "SAVE_AFTER", -1.0 if listener.steps == 3 else 120.0)  # then after each step
+    listener.steps = -1
+    train(experiment, tmp_path / "parts", listeners=[listener])
+    assert listener.began == [0, 0, 2, 3, 4]
+    assert_same_outcome(tmp_path / "parts", tmp_path / "whole")
+    names = sorted(path.name for path in (tmp_path / "parts" / "checkpoints").iterdir())
+    assert names == ["epoch-0002.safetensors", "last.safetensors"]
+    kept = [store.read_tensors(tmp_path / part / "checkpoints" / names[0])[0] for part in ("whole", "parts")]
+    assert all(torch.equal(kept[0][key], kept[1][key]) for key in kept[0])
+
+
+def test_another_seed_ends_elsewhere(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        train(tiny("mnist/no-defense", f"seed={seed}"), tmp_path / str(seed))
+    a, b = (outcome(tmp_path / str(seed))[0] for seed in (0, 1))
+    assert not any(torch.equal(a[name], b[name]) for name in a if name.startswith("network.") and "weight" in name)
+
+
+def test_a_finished_run_is_not_touched(tmp_path: Path) -> None:
+    experiment, listener = tiny("mnist/no-defense"), StopAfter(-1)
+    F = train(experiment, tmp_path)
+    content = {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.name != ".lock"}
+    again = train(experiment, tmp_path, listeners=[listener])
+    assert listener.began == [2]
+    assert listener.epochs == []
+    assert content == {path: path.read_bytes() for path in tmp_path.rglob("*.*") if path.name != ".lock"}
+    assert all(torch.equal(a, b) for a, b in zip(F.state_dict().values(), again.state_dict().values(), strict=True))
+
+
+def test_other_settings_or_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train(tiny("mnist/no-defense"), tmp_path)
+    with pytest.raises(GradDivError, match=r"was made with training\.lr = 0\.002, now it is 0\.1"):
+        train(tiny("mnist/no-defense", "training.lr=0.1"), tmp_path)
+    monkeypatch.setattr("graddiv.data.load", loader(9))
+    with pytest.raises(GradDivError, match="was made with sha256 = "):
+        train(tiny("mnist/no-defense"), tmp_path)
+
+
+def test_two_writers_are_refused(tmp_path: Path) -> None:
+    with store.locked(tmp_path), pytest.raises(GradDivError, match=f"being written by process {os.getpid()} on"):
+        train(tiny("mnist/no-defense"), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "overrides", "message"),
+    [
+        ("mnist/no-defense", ("training.batch=9",), "batch is 9, but there are only 8 training examples"),
+        ("mnist/no-defense", ("training.epochs=0",), r"training\.epochs is 0: input should be greater"),
+    ],
+)
+def test_settings_that_cannot_be(recipe: str, overrides: Sequence[str], message: str, tmp_path: Path) -> None:
+    with pytest.raises(GradDivError, match=message):
+        train(tiny(recipe, *overrides), tmp_path)
+
+
+def test_synchronised_batch_norm_needs_cuda(tmp_path: Path) -> None:
+    with pytest.raises(GradDivError, match="--sync-batch-norm needs CUDA, but the device is cpu: leave it out"):
+        train(tiny("stl10/no-defense"), tmp_path, sync_batch_norm=True, device="cpu")
+    with pytest.raises(GradDivError, match="device 'warp' cannot be used"):
+        train(tiny("mnist/no-defense"), tmp_path, device="warp")
+
+
+def poisoned(value: float, at: int, part: str) -> Callable[..., torch.Tensor]:
+    """An objective one of whose parts breaks at a step; "gradient" leaves the loss finite."""
+    forward = Objective.forward
+
+    def broken(self: Objective, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, step: int) -> torch.Tensor:
+        loss = forward(self, x, y, ids, step)
+        if step == at and part == "gradient":
+            weight = next(self.F.parameters())
+            return loss + (weight - weight.detach()).abs().sqrt().sum()
+        if step == at:
+            self.parts[part] = torch.tensor(value)
+        return loss
+
+    return broken
+
+
+@pytest.mark.parametrize(
+    ("part", "value", "message"),
+    [
+        ("kl", float("nan"), "the loss is no longer finite, its part kl is nan"),
+        ("adversarial", float("inf"), ".*its part adversarial is inf"),
+        ("gradient", 0.0, "the norm of the loss's gradient is nan, though the loss is finite"),
+    ],
+)
+def test_a_loss_that_is_not_finite(
+    part: str, value: float, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Objective, "forward", poisoned(value, 3, part))
+    experiment = tiny("mnist/adv-bnn", "training.epochs=2")
+    with pytest.raises(DivergedError, match=rf"stopped at step 3 \(epoch 2\): {message}") as caught:
+        train(experiment, tmp_path)
+    last = tmp_path / "checkpoints" / "last.safetensors"
+    assert f"The last good state is {last}; a smaller training.lr" in str(caught.value)
+    tensors, description = store.read_tensors(last)
+    assert description["progress"]["step"] == 2
+    assert all(torch.isfinite(tensor).all() for tensor in tensors.values())
+
+
+def test_weights_that_explode_are_told_with_the_step(tmp_path: Path) -> None:
+    with pytest.raises(DivergedError, match=r"stopped at step \d .*not finite.*last\.safetensors"):
+        train(tiny("mnist/adv-bnn+graddiv", "training.lr=1e30", "training.epochs=3"), tmp_path)
+
+
+def test_a_network_without_gradients_still_logs_plain_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All input gradients are 0: no direction, no measure, no NaN."""
+    monkeypatch.setattr("graddiv.experiment.Experiment.build", _dead(_build))
+    listener = StopAfter(-1)
+    train(tiny("mnist/no-defense"), tmp_path, listeners=[listener])
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} in the log")
+
+    lines = [json.loads(line, parse_constant=refuse) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
+    assert [line.get("usable") for line in lines] == [None, 0, 0]
+    assert not any(key.startswith("R_") or key == "rho" for line in lines for key in line)
+
+
+_build = loop.Experiment.build
+
+
+def _dead(build: Callable[..., torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    def built(*arguments: object) -> torch.nn.Module:
+        F = build(*arguments)
+        for p in F.parameters():
+            torch.nn.init.zeros_(p)
+        return F
+
+    return built
+
+
+def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment, fsync, calls = tiny("mnist/no-defense", "training.epochs=3"), os.fsync, []
+
+    def full(handle: int) -> None:
+        calls.append(handle)
+        if len(calls) > 14:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(handle)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(GradDivError, match=r"cannot write .*: No space left on device"):
+            train(experiment, tmp_path / "full")
+    step = store.read_tensors(tmp_path / "full" / "checkpoints" / "last.safetensors")[1]["progress"]["step"]
+    assert 0 < step < 6
+    train(experiment, tmp_path / "full")
+    train(experiment, tmp_path / "whole")
+    assert_same_outcome(tmp_path / "full", tmp_path / "whole")
+
+
+def test_the_order_is_new_in_each_epoch_and_covers_the_data() -> None:
+    first, second = loop._order(0, 0, 8), loop._order(0, 1, 8)
+    assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(8))
+    assert first.tolist() != second.tolist()

@@ -1,0 +1,127 @@
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from graddiv import GradDiv
+from graddiv.attacks import EOT, PGD
+from graddiv.networks import RandomizedNetwork
+from graddiv.networks.gaussian import GaussianNetwork
+from graddiv.seeding import fold, uniform
+from graddiv.training import Objective
+from graddiv.training.objectives import broken, learning_rate
+from tests.training.helpers import METHODS, random_data, tiny
+
+STEP = 5
+
+
+def setting(method: str, *overrides: str, data: str = "mnist-mini") -> tuple[Objective, Tensor, Tensor, Tensor]:
+    experiment, examples = tiny(f"{data}/{method}", *overrides), random_data(data, 40)
+    F = experiment.build(examples).train()
+    x, y = examples.batch(slice(0, 6))
+    return Objective(F, experiment, len(examples)), x, y, examples.ids[:6]
+
+
+def drawn(F: RandomizedNetwork, ids: Tensor) -> Tensor:
+    return F.bind(F.draw(fold(0, "loss", STEP), ids))
+
+
+def attacked(objective: Objective, x: Tensor, y: Tensor) -> Tensor:
+    assert objective.adversary is not None
+    pgd = PGD(m=objective.adversary.m, alpha=objective.adversary.alpha)
+    return pgd(EOT(objective.trained, 1, seed=fold(0, "adversary", STEP)), x, y, objective.adversary.epsilon)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_parts_add_up_and_reach_every_parameter(method: str) -> None:
+    objective, x, y, ids = setting(method)
+    loss = objective(x, y, ids, STEP)
+    parts = objective.parts
+    w = objective.adversary.clean_weight if objective.adversary is not None else 1.0
+    clean, adversarial = parts.get("clean", torch.zeros(())), parts.get("adversarial", torch.zeros(()))
+    regularization = sum(parts.get(name, torch.zeros(())) for name in ("kl", "graddiv"))
+    assert torch.allclose(loss, w * clean + (1 - w) * adversarial + regularization)
+    assert ("clean" in parts, "adversarial" in parts) == (w > 0, w < 1)
+    assert ("graddiv" in parts) == method.endswith("graddiv")
+    assert ("kl" in parts) == method.startswith("adv-bnn")
+    loss.backward()
+    assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in objective.F.parameters())
+
+
+def test_adversarial_training_is_cross_entropy_at_the_attacked_image() -> None:
+    objective, x, y, ids = setting("adv-train")
+    x_adv = attacked(objective, x, y)
+    assert (x_adv - x).abs().max() > 0.01
+    assert torch.allclose(objective(x, y, ids, STEP), cross_entropy(objective.F.module(x_adv), y))
+
+
+def test_adv_bnn_adds_its_share_of_the_kl() -> None:
+    objective, x, y, ids = setting("adv-bnn")
+    assert isinstance(objective.F, GaussianNetwork)
+    expected = cross_entropy(drawn(objective.F, ids)(attacked(objective, x, y)), y) + 0.0016 / 40 * objective.F.kl()
+    assert torch.allclose(objective(x, y, ids, STEP), expected)
+
+
+def test_pni_weighs_both_halves_seen_by_one_model() -> None:
+    objective, x, y, ids = setting("pni")
+    f = drawn(objective.F, ids)
+    expected = 0.5 * cross_entropy(f(x), y) + 0.5 * cross_entropy(f(attacked(objective, x, y)), y)
+    assert torch.allclose(objective(x, y, ids, STEP), expected)
+
+
+def test_rse_gives_each_example_its_own_noise() -> None:
+    objective, x, y, ids = setting("rse")
+    together = objective(x, y, ids, STEP)
+    alone = [objective(x[i : i + 1], y[i : i + 1], ids[i : i + 1], STEP) for i in range(6)]
+    assert torch.allclose(together, torch.stack(alone).mean(), rtol=1e-5)
+
+
+def test_mi_trains_a_deterministic_network_on_interpolations_of_neighbours() -> None:
+    objective, x, y, ids = setting("mi")
+    a = uniform(fold(0, "interpolation", STEP), ids, 2).float()
+    expected = torch.zeros(())
+    for half, z in enumerate((attacked(objective, x, y), x)):
+        for i in range(6):
+            j, share = i ^ 1, a[i, half]
+            logits = objective.F.module((share * z[i] + (1 - share) * z[j])[None])
+            terms = share * cross_entropy(logits, y[i : i + 1]) + (1 - share) * cross_entropy(logits, y[j : j + 1])
+            expected = expected + 0.5 * terms / 6
+    assert torch.allclose(objective(x, y, ids, STEP), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("at", ["clean", "adversarial"])
+def test_where_the_gradients_are_compared(at: str) -> None:
+    objective, x, y, ids = setting("adv-bnn+graddiv", f"graddiv.at={at}")
+    objective(x, y, ids, STEP)
+    place = attacked(objective, x, y) if at == "adversarial" else x
+    R = GradDiv("kappa", 0.3, 2, seed=fold(0, "R"))(objective.F, place, y, step=STEP, ids=ids)
+    assert torch.allclose(objective.parts["graddiv"], R)
+
+
+def test_lambda_waits_and_grows_in_steps() -> None:
+    objective, x, y, ids = setting("adv-bnn+graddiv", "graddiv.warmup=1", "graddiv.rampup=2")
+    lams = []
+    for step in (0, 9, 10, 15, 20, 30, 99):  # ten steps an epoch
+        objective(x, y, ids, step)
+        lams.append(objective.diversity.parts.lam / 0.3)
+    assert lams == pytest.approx([0, 0, 0, 0.25, 0.5, 1, 1])
+
+
+def test_batch_statistics_are_moved_by_the_loss_alone() -> None:
+    """Neither the inner PGD nor R touches them: one step moves them once."""
+    objective, x, y, ids = setting("adv-bnn+graddiv", data="stl10")
+    counts = [b for name, b in objective.F.named_buffers() if name.endswith("num_batches_tracked")]
+    objective(x, y, ids, STEP)
+    assert [int(count) for count in counts] == [1] * len(counts)
+    assert len(counts) == 6
+
+
+def test_learning_rate_falls_after_the_named_epochs() -> None:
+    assert [learning_rate(1.0, 0.1, (2, 3), epoch) for epoch in range(5)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
+
+
+def test_the_part_that_broke_is_named_before_the_sum() -> None:
+    nan, inf = float("nan"), float("inf")
+    assert broken({"loss": nan, "clean": 1.0, "kl": inf}) == "kl"
+    assert broken({"loss": nan, "clean": 1.0}) == "loss"
+    assert broken({"loss": 1.0, "clean": 1.0}) is None
