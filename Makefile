@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup test lint bench demo
+.PHONY: help setup test lint bench demo browser
 .DEFAULT_GOAL := help
 
 help:
@@ -12,6 +12,7 @@ help:
 	@echo "make test   run the tests"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  benchmarks, as ratios in one run"
+	@echo "make browser  look at the report in a headless browser (needs chromium and chromium-driver)"
 	@echo "make setup  only install, into .venv"
 
 setup: $(READY)
@@ -31,9 +32,14 @@ lint: $(READY)
 	$(BIN)/mypy
 
 demo: $(READY)
-	$(BIN)/graddiv doctor
-	$(BIN)/python examples/graddiv_in_your_loop.py
+	$(BIN)/graddiv reproduce demo $(ARGS)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks.regularizer $(ARGS)
 	$(BIN)/python -m benchmarks.attacks $(ARGS)
+	$(BIN)/python -m benchmarks.training $(ARGS)
+	$(BIN)/python -m benchmarks.evaluation $(ARGS)
+
+browser: $(READY)
+	$(BIN)/python -m pip install --quiet --requirement requirements/browser.txt
+	$(BIN)/python -m pytest tests/browser --browser $(ARGS)

@@ -17,7 +17,7 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from benchmarks.harness import arguments, compete, measure, plain_passes, report
+from benchmarks.harness import arguments, compete, cpu_seconds, measure, plain_passes, report
 from graddiv import bayesian
 from graddiv.attacks import PGD, Given
 from graddiv.distributed import world
@@ -52,9 +52,12 @@ def shortened() -> list[Cell]:
     return [cell for cell in cells(short, [EPSILON], n=N) if cell.attack is not None]
 
 
-def passes(records: list[Record]) -> tuple[int, int]:
-    """Forward and backward passes that each example cost."""
-    return tuple(sum(int(r[f"cost_{kind}"][0]) for r in records) for kind in ("forwards", "backwards"))  # type: ignore[return-value]
+def passes(records: list[Record]) -> dict[str, float]:
+    """Forward and backward passes that an example cost, and what the whole suite would: each step costs the same."""
+    spent = [(float(r["cost_forwards"][0]), float(r["cost_backwards"][0])) for r in records]
+    full = {cell.attack.name: cell.attack.iterations for cell in cells(suite("paper"), [EPSILON], n=N) if cell.attack}
+    whole = sum(sum(both) * full[r.attack["name"]] / r.m for both, r in zip(spent, records, strict=True))
+    return {"forwards": sum(f for f, _ in spent), "backwards": sum(b for _, b in spent), "whole suite": whole}
 
 
 def naive_transfer(of: Target, k: int, m: int, once: bool) -> Tensor:
@@ -79,10 +82,9 @@ def share_of_the_suite(directory: Path, quick: bool) -> None:
         wanted = [cell for cell in shortened() if cell.attack is not None and cell.attack.name in ("PGD", "Square")]
         attack_all(of, wanted[:1], None)  # warm
         here.wait()
-        begun = time.perf_counter()
+        begun, before = time.perf_counter(), cpu_seconds()
         attack_all(of, wanted, directory, here=here)
-        if here.writes:
-            print(time.perf_counter() - begun)
+        print(time.perf_counter() - begun, cpu_seconds() - before, flush=True)
 
 
 def run(contestant: str, quick: bool) -> None:
@@ -95,7 +97,7 @@ def run(contestant: str, quick: bool) -> None:
         case "suite":
             measure(
                 lambda: attack_all(of, shortened()),
-                score=lambda records: dict(zip(("forwards", "backwards"), map(float, passes(records)), strict=True)),
+                score=passes,
                 warm_up=lambda: attack_all(of, shortened()[:3]),
             )
         case "floor" | "pgd floor":
@@ -118,8 +120,8 @@ def run(contestant: str, quick: bool) -> None:
             share_of_the_suite(Path(option), quick)
 
 
-def seconds_with(processes: int, quick: bool) -> float:
-    """Wall time of a part of the suite, shared by so many processes of one thread."""
+def seconds_with(processes: int, quick: bool) -> tuple[float, float]:
+    """Wall time of a part of the suite, shared by so many processes of one thread, and the busiest one's CPU time."""
     with tempfile.TemporaryDirectory() as directory:
         worker = ["-m", "benchmarks.evaluation", "--contestant", f"share, {directory}", *(["--quick"] if quick else [])]
         launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--no-python"]
@@ -130,7 +132,8 @@ def seconds_with(processes: int, quick: bool) -> float:
             check=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        return float(done.stdout.split()[-1])
+        wall, cpu = zip(*(map(float, line.split()) for line in done.stdout.splitlines()), strict=True)
+        return max(wall), max(cpu)
 
 
 def main() -> None:
@@ -148,20 +151,22 @@ def main() -> None:
     contestants = ["pgd", pgd_floor, "transfer", "naive transfer, attack once", "naive transfer"]
     sizes = ("concentration, 10", "concentration, 100")
     found |= compete(name, [*contestants, *sizes], options.quick, rounds=1)
-    clocks = {processes: min(seconds_with(processes, options.quick) for _ in range(2)) for processes in (1, 2)}
+    one, two = (
+        [min(times) for times in zip(*(seconds_with(p, options.quick) for _ in range(2)), strict=True)] for p in (1, 2)
+    )
 
     def seconds(a: str, b: str) -> float:
         return found[a]["seconds"] / found[b]["seconds"]
 
-    whole = sum(cell.work(target(True, 1, 1)) for cell in cells(suite("paper"), [EPSILON], n=N) if cell.attack)
     report(
         {
-            "paper_suite_forward_equivalents_per_example/one forward": whole,
+            "paper_suite_forward_equivalents_per_example/one forward": spent["whole suite"],
             "shortened_suite_forward_equivalents/one forward": spent["forwards"] + spent["backwards"],
             "shortened_suite_time/floor": seconds("suite", floor),
             "shortened_suite_megabytes/1": spent["megabytes"],
             "eot_pgd_cell/floor": seconds("pgd", pgd_floor),
-            "two_processes_speed/one process": clocks[1] / clocks[2],
+            "two_processes_speed/one process": one[0] / two[0],
+            "two_processes_speed, by the busiest's CPU time/one process": one[1] / two[1],
             "transfer_time/naive double loop": seconds("transfer", "naive transfer"),
             "transfer_time/naive, attack once": seconds("transfer", "naive transfer, attack once"),
             "concentration_memory n=100/n=10": found[sizes[1]]["megabytes"] / max(found[sizes[0]]["megabytes"], 1.0),

@@ -181,12 +181,19 @@ class Workshop:
 CHECKLISTS = {"paper": Settings(samples=100_000), "quick": Settings(), "demo": QUICK}
 """What is spent on the checklist with each suite of attacks."""
 
-RENDERERS: dict[str, Callable[[Study], list[Table] | list[Drawing]]] = {
-    "attack-table": lambda study: [attack_table(study, _suite_radius(study))],
-    "accuracy-table": lambda study: [accuracy_table(study)],
-    "checklist": lambda study: [checklist_table(study)],
-    **{name: lambda study, draw=draw: [draw(study)] for name, draw in FIGURES.items()},
+RENDERERS: dict[str, Callable[[Study], Table] | Callable[[Study], Drawing]] = {
+    "attack-table": lambda study: attack_table(study, _suite_radius(study)),
+    "accuracy-table": accuracy_table,
+    "checklist": checklist_table,
+    **FIGURES,
 }
+"""What an entry names -> the function that makes it of a study."""
+
+
+def _title(experiment: Experiment, with_lambda: bool) -> str:
+    """The method's name; where several lambda are compared, with its own."""
+    name = title(experiment.method)
+    return f"{name}, λ = {experiment.graddiv.lam:g}" if with_lambda and experiment.graddiv else name
 
 
 def _suite_radius(study: Study) -> float:
@@ -228,21 +235,18 @@ def render(
     data: str | None = None,
     overrides: Sequence[str] = (),
 ) -> tuple[Path, list[Table]]:
-    """Draw what the entries name from the records on disk, and the page that holds it all.
-
-    A multi-entry target has one file for each table and figure, named after its entry.
-    """
+    """Draw what the entries name from the records on disk, and the page that holds it all."""
     drawn: dict[str, Table | Drawing] = {}
     everything: dict[str, RunFiles] = {}
     for entry in entries:
         experiments = entry.experiments(scale, data, overrides)
-        compared = {e.run_name: RunFiles(runs / e.run_name, title(e.method)) for e in experiments}
+        compared = {e.run_name: RunFiles(runs / e.run_name, _title(e, bool(entry.lambdas))) for e in experiments}
         study = Study(tuple(compared.values()), scale)
         everything |= compared
         for name in entry.renders:
-            for made in RENDERERS[name](study):
-                file = made.name if len(entries) == 1 else f"{entry.name}-{made.name}".removeprefix(f"{made.name}-")
-                drawn[file] = replace(made, name=file)
+            made = RENDERERS[name](study)
+            file = entry.name if len(entry.renders) == 1 else made.name
+            drawn[file] = replace(made, name=file)
     for what in drawn.values():
         save(what, directory)
     tables = [what for what in drawn.values() if isinstance(what, Table)]

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -70,6 +71,10 @@ class Job:
                 self._check(self._part(number))
         return [number for number in numbers if not self._part(number).exists()]
 
+    def has(self, number: int) -> bool:
+        """Whether a batch has been written down, or never will be."""
+        return self.path is None or self._part(number).exists()
+
     def keep(self, number: int, found: Mapping[str, np.ndarray]) -> None:
         """Write a batch down."""
         store.make_directory(self._part(number).parent)
@@ -127,6 +132,9 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
             progress(done, total, job.label)
         if here.size == 1:
             job.join()
+    # On the files and not at a barrier, which loses patience: a batch of a long attack may take hours.
+    while here.size > 1 and not all(jobs[which].has(number) for which, number in todo):
+        time.sleep(0.1)
     here.wait()
     if here.writes:
         for job in jobs:

@@ -4,6 +4,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,16 +88,21 @@ def drawing_files(drawing: Drawing) -> dict[str, bytes]:
 
 def image(drawing: Drawing, form: str) -> bytes:
     """The figure as svg, pdf or png, without the date that would make equal figures differ."""
+    return _drawn(drawing.figure, drawing.title, drawing.caption, form)
+
+
+@lru_cache(maxsize=128)  # a figure is wanted twice, for its file and for the page
+def _drawn(figure: "Figure", title: str, caption: str, form: str) -> bytes:
     from graddiv.report.style import style
 
     about: dict[str, dict[str, Any]] = {
-        "svg": {"Date": None, "Title": drawing.title, "Description": drawing.caption},
-        "pdf": {"CreationDate": None, "Title": drawing.title, "Subject": drawing.caption},
-        "png": {"Title": drawing.title, "Description": drawing.caption},
+        "svg": {"Date": None, "Title": title, "Description": caption},
+        "pdf": {"CreationDate": None, "Title": title, "Subject": caption},
+        "png": {"Title": title, "Description": caption},
     }
     buffer = io.BytesIO()
     with style():
-        drawing.figure.savefig(buffer, format=form, metadata=about[form])
+        figure.savefig(buffer, format=form, metadata=about[form])
     return buffer.getvalue()
 
 

@@ -119,14 +119,17 @@ class Grid(NamedTuple):
 
 
 def all_grids(study: Study) -> list[Grid]:
-    """One for each epsilon and n of which there are records."""
+    """One for each epsilon and n of which there are records on the examples of most."""
     found = []
     for epsilon in study.epsilons:
         ns = sorted({r.n for run in study.runs for r in run.attacks(epsilon=epsilon, mode="eot")})
         for n in ns or [None]:
-            paths = (run.path for run in study.runs)
-            found.append(Grid(epsilon, n or 0, dict(zip(paths, at_epsilon(study, epsilon, n), strict=True))))
-    return [grid for grid in found if grid.labels()]
+            of_runs = at_epsilon(study, epsilon, n)
+            attacked = [r for records in of_runs for r in records if r.label != "clean"]
+            if any(r.mode == "eot" or n is None for r in attacked):
+                paths = (run.path for run in study.runs)
+                found.append(Grid(epsilon, n or 0, dict(zip(paths, of_runs, strict=True))))
+    return found
 
 
 def default_grid(study: Study, grids: Sequence[Grid]) -> Grid | None:

@@ -193,7 +193,7 @@ def at_epsilon(study: Study, epsilon: float, n: int | None = None) -> list[list[
     usual = Counter(_strength(r) for records in found for r in records)
     chosen = []
     for run, records in zip(study.runs, found, strict=True):
-        own = run.attacks(label="clean")
+        own = [r for r in run.attacks(label="clean") if not records or _examples(r) == _examples(records[0])]
         for label in dict.fromkeys(r.label for r in records):
             candidates = [r for r in records if r.label == label]
             best = max((_strength(r) for r in candidates), key=lambda strength: (usual[strength], strength))
@@ -209,9 +209,15 @@ def _at(record: Record, epsilon: float) -> bool:
 def _together(records: Iterable[Record]) -> list[Record]:
     """Those on the examples of most of them: a Total needs the same, and some checks look at a part of them."""
     records = list(records)
-    examples = Counter(r["ids"].tobytes() for r in records)
+    examples = Counter(map(_examples, records))
     most = max(examples, key=lambda ids: (examples[ids], len(ids)), default=None)
-    return [r for r in records if r["ids"].tobytes() == most]
+    return [r for r in records if _examples(r) == most]
+
+
+def _examples(record: Record) -> bytes:
+    """Tells sets of examples apart."""
+    ids: bytes = record["ids"].tobytes()
+    return ids
 
 
 def _strength(record: Record) -> tuple[str, int, int]:

@@ -173,7 +173,11 @@ def paired(won: int, lost: int, same: int = 100) -> page.Paired:
         ((0.8, 0.6), paired(2, 20), "spreads the gradients, but robust accuracy falls by 14.8 points"),
         ((0.8, 0.3), paired(3, 2), "but robust accuracy moves by +1.0 points, which chance can explain"),
         ((0.8, 0.3), paired(0, 0), "but robust accuracy moves by +0.0 points, which chance can explain"),
-        ((0.5, 0.5), paired(20, 2), "leaves the gradients about as concentrated as they were, but robust accuracy rises"),
+        (
+            (0.5, 0.5),
+            paired(20, 2),
+            "leaves the gradients about as concentrated as they were, but robust accuracy rises",
+        ),
         ((0.5, 0.9), paired(2, 20), "With GradDiv the gradients are more concentrated, and robust accuracy falls"),
         ((None, None), paired(2, 20), "With GradDiv, robust accuracy falls by 14.8 points"),
         ((0.8, 0.3), None, "no attack was run on both"),
@@ -201,6 +205,17 @@ def test_only_shared_examples_are_paired(study: Study, tmp_path: Path) -> None:
     grid = page.default_grid(shifted, page.all_grids(shifted))
     assert grid is not None
     assert "On the same 10 test examples" in page.verdict(*shifted.runs, grid).sentences[0]
+
+
+def test_only_what_was_run_can_be_chosen(study: Study, tmp_path: Path) -> None:
+    grids = page.all_grids(study)
+    assert [(grid.epsilon, grid.n) for grid in grids] == [(0.1, 10), (0.2, 5), (0.2, 10), (0.2, 20), (0.3, 10)]
+    runs = [copied(run, tmp_path) for run in study.runs]
+    for run in runs:
+        for record in run.attacks(n=20):
+            record.arrays["ids"] = record["ids"] + 1  # on other examples than the table's
+    grids = page.all_grids(Study(tuple(runs), "demo"))
+    assert [(grid.epsilon, grid.n) for grid in grids] == [(0.1, 10), (0.2, 5), (0.2, 10), (0.3, 10)]
 
 
 def copied(run: RunFiles, to: Path, title: str | None = None) -> RunFiles:
