@@ -151,9 +151,8 @@ def main() -> None:
     contestants = ["pgd", pgd_floor, "transfer", "naive transfer, attack once", "naive transfer"]
     sizes = ("concentration, 10", "concentration, 100")
     found |= compete(name, [*contestants, *sizes], options.quick, rounds=1)
-    one, two = (
-        [min(times) for times in zip(*(seconds_with(p, options.quick) for _ in range(2)), strict=True)] for p in (1, 2)
-    )
+    rounds = [[seconds_with(processes, options.quick) for processes in (1, 2)] for _ in range(3)]
+    one, two = ([min(times) for times in zip(*of, strict=True)] for of in zip(*rounds, strict=True))
 
     def seconds(a: str, b: str) -> float:
         return found[a]["seconds"] / found[b]["seconds"]

@@ -44,14 +44,15 @@ class Effort:
     """How many of the radii of the supplementary tables."""
     sweep_n: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
     sweep_m: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
+    suite_m: int | None = None
+    """Iterations of the suite's attacks; the suite's own if not given."""
     batch: int = 100
-    random_samples: int = 100_000
 
 
 EFFORTS = {
     "paper": Effort(None, 3, "paper", 10, (5, 10, 20), 20, 100, 50, 8),
     "quick": Effort(500, 2, "quick", 10, (5, 10), 20, 100, 20, 5, (1, 5, 10, 20, 50), (1, 5, 10, 20, 50, 100)),
-    "demo": Effort(200, 1, "demo", 10, (10,), 20, 50, 8, 3, (1, 5, 10, 20), (1, 5, 10, 20, 50), random_samples=1000),
+    "demo": Effort(200, 1, "demo", 10, (10,), 20, 50, 8, 3, (1, 5, 10, 20), (1, 5, 10, 20, 50)),
 }
 
 
@@ -133,7 +134,8 @@ DEMO = Entry(
     "mnist-mini",
     PAIR,
     ("suite", "curve", "concentration", "gradients", "increase", "transfer", "checklist"),
-    ("attack-table", "accuracy-table", "accuracy-epsilon", "training-concentration", "scatter", "kappa", "loss-increase",
+    ("attack-table", "accuracy-table", "accuracy-epsilon", "training-concentration", "scatter", "kappa",
+     "loss-increase",
      "cosines", "transfer", "sphere"),
 )  # fmt: skip
 

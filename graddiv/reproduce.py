@@ -85,6 +85,8 @@ class Workshop:
     here: World
     data_root: str | None = None
     seed: int = 0
+    checklist: Settings | None = None
+    """What is spent on the checklist; if not given, as much as on the suite of attacks."""
 
     def seconds(self, stage: Stage) -> float:
         """What is left to do of a stage, about, on two CPU cores."""
@@ -94,7 +96,7 @@ class Workshop:
         if stage.need == "checklist" and (stage.directory / "records" / "checklist.json").exists():
             return 0.0
         if stage.need == "checklist":
-            passes = _checklist_passes(CHECKLISTS[self.effort.suite], self.effort.examples or 10_000)
+            passes = _checklist_passes(self.checklist or CHECKLISTS[self.effort.suite], self.effort.examples or 10_000)
         else:
             jobs = self.jobs(stage)
             passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in jobs)
@@ -107,7 +109,7 @@ class Workshop:
             train(stage.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
         elif stage.need == "checklist":
             directory = stage.directory / "records"
-            target, settings = self.target(stage), CHECKLISTS[self.effort.suite]
+            target, settings = self.target(stage), self.checklist or CHECKLISTS[self.effort.suite]
             with writing(directory, self.here):
                 checklist(target, stage.radius, directory, settings=settings, here=self.here, progress=progress)
         else:
@@ -161,7 +163,9 @@ class Workshop:
         found: list[Cell] = []
         match stage.need:
             case "suite":
-                found = cells(suite(effort.suite), [radius], n=effort.n, repeats=effort.repeats, random=random)
+                found = cells(
+                    suite(effort.suite, m=effort.suite_m), [radius], n=effort.n, repeats=effort.repeats, random=random
+                )
             case "curve":
                 for epsilon in EPSILONS[stage.experiment.data.name][: effort.radii]:
                     for n in effort.curve_n:

@@ -7,19 +7,21 @@ import pytest
 
 from graddiv.distributed import ALONE
 from graddiv.errors import GradDivError
+from graddiv.evaluation.checklist import Settings
 from graddiv.paper import DEMO, EFFORTS, ENTRIES, Effort, entries_of, targets
 from graddiv.reproduce import RENDERERS, Workshop, claim, plan, progress_of, render
 
-TINY = Effort(
-    6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), batch=6
-)  # examples, repeats, suite, n, n of curves, m, gradients, models, radii
+TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), suite_m=2, batch=6)
+ASKED = Settings(
+    n=2, m=2, queries=4, radii=(0.5, 1.0), samples=4, images=2, n_values=(1, 2), m_values=(1, 2), restarts=(1, 2)
+)
 SETTINGS = ["training.epochs=1", "training.batch=16", "training.decays=[]", "data.examples=32", "network.width=0.05"]
 
 
 def reproduced(names: list[str], tmp_path: Path) -> Path:
     entries = [entry for name in names for entry in entries_of(name)]
     stages = plan(entries, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
-    workshop = Workshop(TINY, ALONE)
+    workshop = Workshop(TINY, ALONE, checklist=ASKED)
     for stage in stages:
         workshop.carry_out(stage)
     assert all(workshop.seconds(stage) == 0 for stage in stages), "what is on disk is not run again"
@@ -75,5 +77,3 @@ def test_every_table_and_figure_renders(tmp_path: Path) -> None:
     files = {path.name for path in (tmp_path / "out").rglob("*")}
     for entry in ENTRIES.values():
         assert any(name.startswith(entry.name) and name.endswith(".csv") for name in files), entry.name
-
-

@@ -48,12 +48,12 @@ def graddiv(*words: object) -> Result:
 
 
 def test_attack_prints_the_table_and_writes_records(run: Path) -> None:
-    arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--repeats", 2, "--examples", 3)
+    arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--examples", 2)
     first = graddiv(*arguments)
     assert "EOT-PGD" in first.output
     assert "Total, cross-fitted" in first.output
-    assert "epsilon 0.2, 3 test" in first.output
-    assert len(read_all(run / "records")) == 2 * (1 + 2 * 3)
+    assert "epsilon 0.2, 2 test" in first.output
+    assert len(read_all(run / "records")) == 1 + 2 * 3
     assert graddiv(*arguments).output == first.output, "nothing is computed twice"
     with pytest.raises(GradDivError, match="was made with"):
         graddiv(*arguments[:-2], "--examples", 5)
@@ -71,19 +71,27 @@ def test_records_as_csv(run: Path) -> None:
 
 
 def test_measure_and_transfer(run: Path) -> None:
-    said = graddiv("measure", run, "--n", 2, "--examples", 1, "--what", "concentration,gradients,rotation").output
+    said = graddiv("measure", run, "--n", 2, "--examples", 1, "--what", "concentration,gradients").output
     assert "concentration of 2 gradients" in said
     said = graddiv("transfer", run, "--k", 2, "--m", 1, "--examples", 1).output
     assert "accuracy on images made for another sample model" in said
+    names = {path.name for path in (run / "records").glob("*.record")}
+    assert names == {"concentration.record", "gradients.record", "transfer-eps0.2.record"}
+    with pytest.raises(GradDivError, match="unknown measurement 'rotations', did you mean 'rotation'"):
+        graddiv("measure", run, "--what", "rotations")
+
+
+@pytest.mark.slow
+def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
+    graddiv("measure", run, "--n", 2, "--examples", 1, "--epsilon", "1/5")
     assert {path.name for path in (run / "records").glob("*.record")} == {
         "concentration.record",
         "gradients.record",
+        "loss-increase-eps0.2.record",
         "rotation-linf-eps0.2.record",
         "rotation-l2-eps1.4.record",
-        "transfer-eps0.2.record",
+        "boundary-eps0.2.record",
     }
-    with pytest.raises(GradDivError, match="unknown measurement 'rotations', did you mean 'rotation'"):
-        graddiv("measure", run, "--what", "rotations")
 
 
 def test_sweep(run: Path) -> None:

@@ -57,10 +57,14 @@ def test_weights_that_underflow_leave_ratios_intact() -> None:
         return lambda x: torch.stack([scale * x.flatten(1).sum(1) + shift, -x.flatten(1)[:, 0]], 1)
 
     x, y = images(2), torch.zeros(2, dtype=torch.int64)
-    found = moments([model(4000.0, 1.0), model(4001.0, 2.0)], x, y)  # type: ignore[list-item]
-    assert torch.isfinite(found.norm_ratio()).all()
-    assert (found.norm_ratio() > 0.5).all()
-    assert (found.log_scale < -3000).all()
+    models = [model(4020.0, 3.0), model(4000.0, 1.0), model(4010.0, 2.0)]  # the greatest weight is met second
+    found = moments(models, x, y)  # type: ignore[arg-type]
+    s, g = map(torch.stack, zip(*(input_gradient(f, x, y) for f in models), strict=True))  # type: ignore[arg-type]
+    sizes = (s - s.amax(0)).exp() * g.flatten(2).norm(dim=2)
+    torch.testing.assert_close(found.log_scale, s.amax(0))
+    torch.testing.assert_close(found.longest, sizes.amax(0))
+    torch.testing.assert_close(found.length, sizes.mean(0))
+    torch.testing.assert_close(found.norm_ratio(), vmf.norm_weighted_mrl(g, s))
 
 
 def test_memory_does_not_grow_with_the_number_of_gradients() -> None:
