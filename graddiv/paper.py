@@ -44,6 +44,8 @@ class Effort:
     """How many of the radii of the supplementary tables."""
     sweep_n: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
     sweep_m: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
+    grid: int = 41
+    """Points along a side of the decision regions."""
     suite_m: int | None = None
     """Iterations of the suite's attacks; the suite's own if not given."""
     batch: int = 100

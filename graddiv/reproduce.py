@@ -143,16 +143,21 @@ class Workshop:
             case "gradients":
                 return [gradients(target, directory, n=effort.gradients)]
             case "increase":
-                return [increase(target, directory, epsilon=hard, m=effort.m, gradients=effort.gradients)]
+                return [
+                    increase(
+                        target, directory, epsilon=hard, n=max(effort.curve_n), m=effort.m, gradients=effort.gradients
+                    )
+                ]
             case "rotation":
+                pixels = target.examples(slice(0, 1))[0].numel()
                 return [
                     rotation(target, directory, epsilon=radius, m=effort.m),
-                    rotation(target, directory, epsilon=7 * radius, geometry=L2(), m=effort.m),
+                    rotation(target, directory, epsilon=radius * pixels**0.5 / 4, geometry=L2(), m=effort.m),
                 ]
             case "transfer":
                 return [transfer(target, directory, k=effort.models, epsilon=hard, m=effort.m)]
             case "boundary":
-                return [boundary(target, directory, epsilon=radius)]
+                return [boundary(target, directory, epsilon=radius, grid=effort.grid)]
             case unexpected:
                 raise AssertionError(f"no measurement is called {unexpected!r}")
 
@@ -182,7 +187,11 @@ class Workshop:
         return list({cell.file_name: cell for cell in found}.values())
 
 
-CHECKLISTS = {"paper": Settings(samples=100_000), "quick": Settings(), "demo": QUICK}
+CHECKLISTS = {
+    "paper": Settings(samples=100_000),
+    "quick": Settings(),
+    "demo": replace(QUICK, queries=30, samples=100, restarts=(1, 2)),
+}
 """What is spent on the checklist with each suite of attacks."""
 
 RENDERERS: dict[str, Callable[[Study], Table] | Callable[[Study], Drawing]] = {

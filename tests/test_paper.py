@@ -11,7 +11,7 @@ from graddiv.evaluation.checklist import Settings
 from graddiv.paper import DEMO, EFFORTS, ENTRIES, Effort, entries_of, targets
 from graddiv.reproduce import RENDERERS, Workshop, claim, plan, progress_of, render
 
-TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), suite_m=2, batch=6)
+TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), grid=5, suite_m=2, batch=6)
 ASKED = Settings(
     n=2, m=2, queries=4, radii=(0.5, 1.0), samples=4, images=2, n_values=(1, 2), m_values=(1, 2), restarts=(1, 2)
 )
