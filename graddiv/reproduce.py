@@ -62,6 +62,11 @@ class Stage:
         adversary = self.experiment.adversary
         return PAPER_RADIUS[self.experiment.data.name] if adversary is None else adversary.epsilon
 
+    @property
+    def hard_radius(self) -> float:
+        """An epsilon beyond that of training, to six digits, as file names have them."""
+        return float(f"{self.radius * HARD.get(self.experiment.data.name, 1.0):.6g}")
+
 
 def plan(
     entries: Sequence[Entry], scale: str, runs: Path, *, data: str | None = None, overrides: Sequence[str] = ()
@@ -134,7 +139,7 @@ class Workshop:
     def jobs(self, stage: Stage) -> list[Job]:
         """The records that a measurement is made of."""
         target, effort, directory = self.target(stage), self.effort, stage.directory / "records"
-        radius, hard = stage.radius, stage.radius * HARD.get(stage.experiment.data.name, 1.0)
+        radius, hard = stage.radius, stage.hard_radius
         match stage.need:
             case "suite" | "curve" | "pgd" | "sweep-n" | "sweep-m":
                 return [attack_job(target, cell, directory) for cell in self.cells(stage, target.random)]
@@ -178,9 +183,8 @@ class Workshop:
             case "pgd":
                 found = cells([pgd], [radius], modes=["eot"], n=effort.n, random=random)
             case "sweep-n":
-                hard = radius * HARD.get(stage.experiment.data.name, 1.0)
                 for n in effort.sweep_n:
-                    found += cells([pgd], [hard], modes=["eot"], n=n, random=random)
+                    found += cells([pgd], [stage.hard_radius], modes=["eot"], n=n, random=random)
             case "sweep-m":
                 for m in effort.sweep_m:
                     found += cells([replace(pgd, m=m)], [radius], modes=["eot"], n=effort.n, random=random)
@@ -190,9 +194,9 @@ class Workshop:
 CHECKLISTS = {
     "paper": Settings(samples=100_000),
     "quick": Settings(),
-    "demo": replace(QUICK, queries=30, samples=100, restarts=(1, 2)),
+    "demo": replace(QUICK, n=10, m=20, queries=30, radii=(0.5, 1.0, 1.5), samples=100, restarts=(1, 2)),
 }
-"""What is spent on the checklist with each suite of attacks."""
+"""What is spent on the checklist with each suite of attacks; where it can it shares the suite's records."""
 
 RENDERERS: dict[str, Callable[[Study], Table] | Callable[[Study], Drawing]] = {
     "attack-table": lambda study: attack_table(study, _suite_radius(study)),

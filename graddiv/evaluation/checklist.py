@@ -128,7 +128,7 @@ def gather(
         "iterative": [*(cell(PGD(m=m), mode) for mode in MODES), cell(APGD(m=m))],
         "black_box": [cell(square, "fixed"), cell(square)],
         "unbounded": [cell(PGD(m=m), radius=WHOLE_BOX)],
-        "radii": [cell(PGD(m=m), radius=share * epsilon) for share in settings.radii],
+        "radii": [cell(PGD(m=m), radius=_rounded(share * epsilon)) for share in settings.radii],
         "n": [cell(PGD(m=m), n=n) for n in settings.n_values] if target.random else [],
         "m": [cell(PGD(m=steps)) for steps in settings.m_values],
         "restarts": [cell(PGD(m=m, restarts=restarts)) for restarts in settings.restarts],
@@ -147,6 +147,11 @@ def gather(
         job = attack_job(target.take(torch.from_numpy(survivors)), search, directory)
         [random] = run([job], here=here, progress=progress)
     return Evidence(random=random, **found)
+
+
+def _rounded(radius: float) -> float:
+    """To six digits, as file names have them: 1.5 * 0.2 is 0.3, whose record may be there."""
+    return float(f"{radius:.6g}")
 
 
 def judge(evidence: Evidence) -> list[Item]:

@@ -38,7 +38,7 @@ ATTACKS: dict[str, Attack] = {
 SUITES: dict[str, dict[str, int]] = {
     "paper": {"fgsm": 1, "pgd": 50, "apgd-ce": 100, "apgd-dlr": 100, "fab": 100, "bb": 1000, "square": 5000},
     "quick": {"fgsm": 1, "pgd": 20, "apgd-ce": 20, "apgd-dlr": 20, "fab": 10, "bb": 50, "square": 200},
-    "demo": {"fgsm": 1, "pgd": 20, "apgd-ce": 10, "square": 30},
+    "demo": {"fgsm": 1, "pgd": 20, "apgd-ce": 20, "square": 30},
 }
 """Attacks of a suite and their iterations."""
 
