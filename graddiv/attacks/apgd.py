@@ -69,8 +69,8 @@ class APGD(Attack):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """APGD_CE or APGD_DLR, as in the paper's tables."""
-        return f"APGD_{self.objective.upper()}"
+        """APGD-CE or APGD-DLR, as in the paper's tables."""
+        return f"APGD-{self.objective.upper()}"
 
     @property
     def iterations(self) -> int:

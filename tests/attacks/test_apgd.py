@@ -111,8 +111,8 @@ def test_the_strong_rule_is_stronger_on_a_noisy_network() -> None:
 
 def test_names_and_bad_arguments() -> None:
     F = network("bayesian")
-    assert EOT(F, 10).label(APGD().name) == "EOT-APGD_CE"
-    assert EOT(F, 1).label(APGD(objective="dlr").name) == "EOT^1-APGD_DLR"
+    assert EOT(F, 10).label(APGD().name) == "EOT-APGD-CE"
+    assert EOT(F, 1).label(APGD(objective="dlr").name) == "EOT^1-APGD-DLR"
     with pytest.raises(GradDivError, match="m is 0, expected at least one iteration"):
         APGD(m=0)
     with pytest.raises(GradDivError, match=r"momentum is 0.75 and rho 1.5, expected shares"):
