@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from graddiv.report.output import Table
 
 
+FITS = 6
+"""Columns that a terminal has room for; wider tables are in the report."""
+
+
 def reproduce(
     target: Annotated[
         str | None, typer.Argument(help="demo, mnist, cifar10, stl10, or one table or figure: see --list.")
@@ -77,7 +81,8 @@ def reproduce(
     if leads():
         page, tables = render(entries, scale, runs, directory, data=data, overrides=overrides)
         for made in tables:
-            _print(console, made)
+            if len(made.columns) <= FITS:
+                _print(console, made)
         console.print(f"report: {page}", highlight=False)
 
 

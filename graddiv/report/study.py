@@ -111,6 +111,11 @@ class Study:
         """The data set of its runs."""
         return self.runs[0].data
 
+    @property
+    def epsilon(self) -> float:
+        """The bound of the inner adversary in training, of the first run that had one; 0 if none had."""
+        return next((run.epsilon for run in self.runs if run.epsilon), 0.0)
+
     @cached_property
     def epsilons(self) -> list[float]:
         """All bounds at which some run was attacked, but for those that let every image become any other."""
@@ -138,12 +143,11 @@ def sweep(study: Study, vary: str, attack: str = "PGD", **wanted: Any) -> Sweep 
     keys = {key for of_run in leading for key in of_run}
     if not keys:
         return None
-    trained = next((run.epsilon for run in study.runs if run.epsilon), 0.0)
 
     def points(key: tuple[Any, ...]) -> tuple[Any, ...]:
         values = [len({r.description[vary] for r in of_run.get(key, [])}) for of_run in leading]
         named = dict(zip(_others(vary), key, strict=True))
-        return sum(values), -abs(named.get("epsilon", trained) - trained), key
+        return sum(values), -abs(named.get("epsilon", study.epsilon) - study.epsilon), key
 
     best = max(keys, key=points)
     fixed = dict(zip(_others(vary), best, strict=True))

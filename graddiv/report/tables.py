@@ -9,6 +9,7 @@ from graddiv.errors import GradDivError
 from graddiv.records import PAPER_ROWS, Record, Row, Summary, table
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.study import RunFiles, Study, at_epsilon, sweep, usual_n
+from graddiv.report.texts import bound
 
 ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
 LABELS = ("clean", *(f"{mode}{attack}" for mode in ("", "EOT^1-", "EOT-") for attack in ATTACKS))
@@ -50,7 +51,7 @@ def attack_table(study: Study, epsilon: float, n: int | None = None) -> Table:
             columns.append(f"{run.title}, paper")
     return Table(
         name=f"attacks-eps{epsilon:.6g}",
-        title=f"Accuracy (%) under attack, {DATA_TITLES.get(study.data, study.data)}, ε = {_bound(epsilon)}",
+        title=f"Accuracy (%) under attack, {DATA_TITLES.get(study.data, study.data)}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
         caption=_attack_caption(study, chosen, decides, bool(marked)),
@@ -200,12 +201,6 @@ def _numbers(row: Row | None) -> tuple[object, ...]:
 
 def _papers_numbers(value: published.Value | None) -> tuple[object, ...]:
     return ("", "") if value is None else (value.mean / 100, "" if value.std is None else value.std / 100)
-
-
-def _bound(epsilon: float) -> str:
-    """8/255 as people write it."""
-    steps = epsilon * 255
-    return f"{round(steps)}/255" if epsilon < 0.1 and abs(steps - round(steps)) < 1e-6 else f"{epsilon:.4g}"
 
 
 def _ns(study: Study, attack: str) -> list[int | None]:

@@ -14,11 +14,14 @@ import pytest
 
 from graddiv import records
 from graddiv.records import Record
-from graddiv.report import page
+from graddiv.report import closeups, page
 from graddiv.report.figures import FIGURES
+from graddiv.report.grids import all_grids, default_grid
 from graddiv.report.output import NOT_APPLICABLE, Drawing, Table
 from graddiv.report.study import RunFiles, Study
 from graddiv.report.tables import accuracy_table, attack_table
+from graddiv.report.texts import legible
+from graddiv.report.verdict import Paired, headline, verdict
 from tests.report import fake
 
 
@@ -140,10 +143,10 @@ def test_the_numbers_behind_a_cell(study: Study, html: str) -> None:
 
 
 def test_the_verdict_is_made_of_the_records(study: Study) -> None:
-    grid = page.default_grid(study, page.all_grids(study))
+    grid = default_grid(study, all_grids(study))
     assert grid is not None
     assert (grid.epsilon, grid.n) == (0.2, 10)
-    said = page.verdict(*study.runs, grid)
+    said = verdict(*study.runs, grid)
     in_table = {row[0]: row[1:] for row in attack_table(study, 0.2, 10).rows}["Total, cross-fitted"]
     robust, _, rho = said.changes
     shown = robust.before.removesuffix(" %"), robust.after.removesuffix(" %")
@@ -156,10 +159,10 @@ def test_the_verdict_is_made_of_the_records(study: Study) -> None:
     assert "39 of 39" in rho.sure, "the example without gradients does not count"
 
 
-def paired(won: int, lost: int, same: int = 100) -> page.Paired:
+def paired(won: int, lost: int, same: int = 100) -> Paired:
     before = np.repeat([0.0, 1.0, 1.0], [won, lost, same])
     after = np.repeat([1.0, 0.0, 1.0], [won, lost, same])
-    return page.Paired(before, after)
+    return Paired(before, after)
 
 
 @pytest.mark.parametrize(
@@ -185,13 +188,13 @@ def paired(won: int, lost: int, same: int = 100) -> page.Paired:
     ],
 )
 def test_the_headline_follows_from_the_numbers(
-    rhos: tuple[float | None, float | None], robust: page.Paired | None, words: str
+    rhos: tuple[float | None, float | None], robust: Paired | None, words: str
 ) -> None:
-    assert words in page.headline(rhos, robust)
+    assert words in headline(rhos, robust)
 
 
 def test_an_example_counts_once_however_many_repeats() -> None:
-    found = page.Paired(np.array([0.5, 1.0, 0.0]), np.array([1.0, 0.5, 0.0]))
+    found = Paired(np.array([0.5, 1.0, 0.0]), np.array([1.0, 0.5, 0.0]))
     assert found.flips[:2] == (1, 1)
 
 
@@ -202,19 +205,19 @@ def test_only_shared_examples_are_paired(study: Study, tmp_path: Path) -> None:
         if "correct" in record.arrays:
             Record(record.description, record.arrays | {"ids": record["ids"] + 30}).save(path)
     shifted = Study((study.runs[0], moved), "demo")
-    grid = page.default_grid(shifted, page.all_grids(shifted))
+    grid = default_grid(shifted, all_grids(shifted))
     assert grid is not None
-    assert "On the same 10 test examples" in page.verdict(*shifted.runs, grid).sentences[0]
+    assert "On the same 10 test examples" in verdict(*shifted.runs, grid).sentences[0]
 
 
 def test_only_what_was_run_can_be_chosen(study: Study, tmp_path: Path) -> None:
-    grids = page.all_grids(study)
+    grids = all_grids(study)
     assert [(grid.epsilon, grid.n) for grid in grids] == [(0.1, 10), (0.2, 5), (0.2, 10), (0.2, 20), (0.3, 10)]
     runs = [copied(run, tmp_path) for run in study.runs]
     for run in runs:
         for record in run.attacks(n=20):
             record.arrays["ids"] = record["ids"] + 1  # on other examples than the table's
-    grids = page.all_grids(Study(tuple(runs), "demo"))
+    grids = all_grids(Study(tuple(runs), "demo"))
     assert [(grid.epsilon, grid.n) for grid in grids] == [(0.1, 10), (0.2, 5), (0.2, 10), (0.3, 10)]
 
 
@@ -256,9 +259,9 @@ def test_deterministic_networks_and_many_runs(tmp_path: Path) -> None:
 
 
 def test_examples_up_close(study: Study, html: str) -> None:
-    grid = page.default_grid(study, page.all_grids(study))
+    grid = default_grid(study, all_grids(study))
     assert grid is not None
-    digits = page.close_ups(study, study.runs, [grid], grid, 10**6)
+    digits = closeups.close_ups(study, study.runs, [grid], grid, 10**6)
     assert len(digits) == 20
     record = grid.of(study.runs[1], "EOT-PGD")[0]
     [row] = [row for row in digits[4]["galleries"][0]["runs"][1] if row["name"] == "PGD"]
@@ -268,11 +271,11 @@ def test_examples_up_close(study: Study, html: str) -> None:
     assert digits[3]["scatter"]
     assert not digits[4]["scatter"], "gradients are kept of the first few"
     assert f"{shot['models']}/20" in html
-    assert 1 <= len(page.close_ups(study, study.runs, [grid], grid, 50_000)) < 20, "as many as there is room for"
+    assert 1 <= len(closeups.close_ups(study, study.runs, [grid], grid, 50_000)) < 20, "as many as there is room for"
 
 
 def test_the_mean_gradients_lie_in_the_plane(study: Study) -> None:
-    for cloud, run in zip(page.scatter(study, study.runs, 0), study.runs, strict=True):
+    for cloud, run in zip(closeups.scatter(study, study.runs, 0), study.runs, strict=True):
         gradients = run.measured("gradients")[0]["gradients"][0].astype(np.float64)
         assert np.linalg.norm(cloud["mean"]) == pytest.approx(np.linalg.norm(gradients.mean(0)), abs=2e-3)
         assert np.mean(cloud["points"], axis=0) == pytest.approx(cloud["mean"], abs=2e-3)
@@ -283,7 +286,7 @@ def test_pictures_are_the_images(channels: int) -> None:
     import matplotlib.image
 
     pixels = np.random.default_rng(0).random((channels, 5, 7))
-    kind, content = page.png(pixels).split(",")
+    kind, content = closeups.png(pixels).split(",")
     assert kind == "data:image/png;base64"
     read = matplotlib.image.imread(io.BytesIO(base64.b64decode(content)), format="png")
     assert np.moveaxis(read.reshape(5, 7, channels), -1, 0) == pytest.approx(pixels, abs=0.51 / 255)
@@ -316,7 +319,7 @@ def test_equal_records_give_equal_bytes(study: Study, html: str, tmp_path: Path)
 
 def test_values_of_all_kinds_are_legible() -> None:
     evidence = json.loads('{"a": 0.123456, "b": [1, 2.5], "c": true, "d": null, "e": {"x": 1e-7}}')
-    assert page.legible(evidence) == f"a 0.1235, b 1, 2.5, c yes, d {NOT_APPLICABLE}, e x 1e-07"
+    assert legible(evidence) == f"a 0.1235, b 1, 2.5, c yes, d {NOT_APPLICABLE}, e x 1e-07"
 
 
 def test_no_torch() -> None:

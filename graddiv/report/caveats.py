@@ -1,0 +1,58 @@
+"""What the numbers of a page do not show."""
+
+from graddiv import records
+from graddiv.report.grids import Grid
+from graddiv.report.study import Study
+from graddiv.report.texts import percent
+
+
+def caveats(study: Study, default: Grid | None) -> list[tuple[str, str]]:
+    """Each in a few words and in a sentence with the numbers that matter to it."""
+    found = [
+        (
+            "A finite set of attacks proves no robustness.",
+            "Every accuracy under attack is an upper bound: a stronger attack can only lower it.",
+        ),
+        (
+            "Scale.",
+            f"Ours were obtained at scale {study.scale}. The paper's values, where they stand beside ours, come from "
+            "its full training and test sets: compare the pattern, not the digits.",
+        ),
+    ]
+    attacked = [r for of_run in default.records.values() for r in of_run if r.label != "clean"] if default else []
+    if attacked:
+        examples, repeats = attacked[0].examples, len({r.repeat for r in attacked})
+        low, high = records.wilson(examples / 2, examples)
+        found += [
+            (
+                "Few examples.",
+                f"With {examples}, an accuracy of 50 % has a 95 % interval from {percent(low)} to {percent(high)}; "
+                "the verdict therefore compares the runs example by example.",
+            ),
+            (
+                "Repeats.",
+                f"{repeats} with independent draws: ± is the standard deviation over them, and says nothing of the "
+                "choice of examples."
+                if repeats > 1
+                else "One only, so the spread over draws of sample models is not known.",
+            ),
+        ]
+    seeds = ", ".join(str(seed) for seed in sorted({run.experiment["seed"] for run in study.runs}))
+    return [
+        *found,
+        (
+            "One training run each.",
+            f"Each run was trained once (seed {seeds}): how far two trainings of one method differ is in no interval "
+            "and no p-value here.",
+        ),
+        (
+            "Total is pessimistic by chance.",
+            "A minimum over noisy verdicts is too low; the cross-fitted Total chooses the worst attack for each "
+            "example on one ensemble and scores it on another. p-values are of single comparisons.",
+        ),
+        (
+            "Scattered gradients are not robustness.",
+            "They make an attack that averages few of them noisier; that no good direction exists does not follow. "
+            "ρ is shown debiased, since its plain estimate depends on the number of draws.",
+        ),
+    ]
