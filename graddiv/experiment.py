@@ -246,8 +246,14 @@ def trained(
         raise GradDivError(f"{directory} is no run directory: 'graddiv train' makes one")
     experiment = parse(store.read_json(directory / "experiment.json"), str(directory / "experiment.json"))
     path = directory / "checkpoints" / checkpoint
-    tensors, _ = store.read_tensors(path)
-    F = experiment.build(experiment.training_set(data_root))
+    tensors, state = store.read_tensors(path)
+    data = experiment.training_set(data_root)
+    step, steps = state["progress"]["step"], experiment.training.epochs * (len(data) // experiment.training.batch)
+    if checkpoint == LAST and step < steps:
+        raise GradDivError(
+            f"{directory} is not trained to its end, but to step {step} of {steps}: run its training again"
+        )
+    F = experiment.build(data)
     load_state(F, tensors, path)
     return experiment, F.eval()
 

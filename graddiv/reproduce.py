@@ -3,16 +3,17 @@
 Every stage resumes by itself, so what is on disk is not run again.
 """
 
+import json
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from graddiv import store
 from graddiv.attacks import FGSM, PGD
 from graddiv.data import load
 from graddiv.distributed import World
-from graddiv.errors import unknown
+from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, Target, cells, suite
 from graddiv.evaluation.batches import Job, Progress, run, silent, writing
 from graddiv.evaluation.boundary import boundary
@@ -24,7 +25,7 @@ from graddiv.experiment import FORWARD, TWO_CORES, Experiment, trained
 from graddiv.geometry import L2
 from graddiv.paper import EFFORTS, EPSILONS, Effort, Entry
 from graddiv.performance import channels_last
-from graddiv.recipes import title
+from graddiv.recipes import radius, title
 from graddiv.report import page
 from graddiv.report.figures import FIGURES
 from graddiv.report.output import Drawing, Table, save
@@ -35,8 +36,6 @@ from graddiv.training.loop import Listener
 
 HARD = {"mnist": 4 / 3, "mnist-mini": 4 / 3}
 """Some of the paper's MNIST figures go beyond the radius of training, to 0.4 from 0.3."""
-
-PAPER_RADIUS = {"mnist": 0.3, "mnist-mini": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
 
 
 @dataclass(frozen=True)
@@ -58,13 +57,12 @@ class Stage:
 
     @property
     def radius(self) -> float:
-        """The epsilon of training; the paper's for networks that are trained on clean images."""
-        adversary = self.experiment.adversary
-        return PAPER_RADIUS[self.experiment.data.name] if adversary is None else adversary.epsilon
+        """The epsilon at which the methods are compared."""
+        return radius(self.experiment)
 
     @property
     def hard_radius(self) -> float:
-        """An epsilon beyond that of training, to six digits, as file names have them."""
+        """An epsilon beyond that, to six digits, as file names have them."""
         return float(f"{self.radius * HARD.get(self.experiment.data.name, 1.0):.6g}")
 
 
@@ -98,10 +96,8 @@ class Workshop:
         experiment = stage.experiment
         if stage.need is None:
             return experiment.work / TWO_CORES * (1 - progress_of(stage))
-        if stage.need == "checklist" and (stage.directory / "records" / "checklist.json").exists():
-            return 0.0
         if stage.need == "checklist":
-            passes = _checklist_passes(self.checklist or CHECKLISTS[self.effort.suite], self.effort.examples or 10_000)
+            passes = 0.0 if self._checked(stage) else _checklist_passes(self.settings, self.effort.examples or 10_000)
         else:
             jobs = self.jobs(stage)
             passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in jobs)
@@ -114,17 +110,37 @@ class Workshop:
             train(stage.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
         elif stage.need == "checklist":
             directory = stage.directory / "records"
-            target, settings = self.target(stage), self.checklist or CHECKLISTS[self.effort.suite]
             with writing(directory, self.here):
-                checklist(target, stage.radius, directory, settings=settings, here=self.here, progress=progress)
+                checklist(
+                    self.target(stage),
+                    stage.radius,
+                    directory,
+                    settings=self.settings,
+                    here=self.here,
+                    progress=progress,
+                )
         else:
             with writing(stage.directory / "records", self.here):
                 run(self.jobs(stage), here=self.here, progress=progress)
 
+    @property
+    def settings(self) -> Settings:
+        """What is spent on the checklist."""
+        return self.checklist or CHECKLISTS[self.effort.suite]
+
+    def _checked(self, stage: Stage) -> bool:
+        """Whether the checklist was gone through, with these very settings."""
+        path = stage.directory / "records" / "checklist.json"
+        found = store.read_json(path) if path.exists() else {}
+        return (found.get("epsilon"), found.get("settings")) == (
+            stage.radius,
+            json.loads(json.dumps(asdict(self.settings))),
+        )
+
     def target(self, stage: Stage) -> Target:
         """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
         experiment = stage.experiment
-        if progress_of(stage) > 0:
+        if progress_of(stage) == 1:
             _, F = trained(stage.directory, self.data_root)
         else:
             F = experiment.build(experiment.training_set(self.data_root))
@@ -238,9 +254,12 @@ def progress_of(stage: Stage) -> float:
 def claim(directory: Path, what: dict[str, object], force: bool) -> None:
     """Make the directory this target's; a report of another one is not overwritten unless forced."""
     store.make_directory(directory)
+    mark = directory / "reproduce.json"
     if force:
-        (directory / "reproduce.json").unlink(missing_ok=True)
-    store.same(directory / "reproduce.json", what)
+        mark.unlink(missing_ok=True)
+    elif not mark.exists() and any(directory.iterdir()):
+        raise GradDivError(f"{directory} is not empty and holds no report of ours: choose another --out, or --force")
+    store.same(mark, what)
 
 
 def render(

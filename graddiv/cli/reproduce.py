@@ -8,11 +8,13 @@ import typer
 from graddiv.cli.common import leads, progress_bar
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device, Overrides
+from graddiv.errors import GradDivError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from graddiv.report.output import Table
+    from graddiv.reproduce import Stage, Workshop
 
 
 FITS = 6
@@ -64,20 +66,30 @@ def reproduce(
     directory = out or Path("reports") / f"{target}-{scale}"
     with world(device) as here:
         workshop = Workshop(EFFORTS[scale], here, str(data_root) if data_root else None)
-        left = {stage: workshop.seconds(stage) for stage in stages}
+        left, missing = _estimates(workshop, stages)
         if leads():
             for stage, seconds in left.items():
-                console.print(f"  {duration(seconds) if seconds else 'done':>8}  {stage.label}", highlight=False)
-            console.print(f"about {duration(sum(left.values()))} on two CPU cores; the report goes to {directory}")
+                time = "?" if seconds is None else duration(seconds) if seconds else "done"
+                console.print(f"  {time:>8}  {stage.label}", highlight=False)
+            known = sum(seconds for seconds in left.values() if seconds is not None)
+            console.print(f"about {duration(known)} on two CPU cores; the report goes to {directory}")
+        if missing is not None and not dry_run:
+            raise missing
         if dry_run:
+            if missing is not None:
+                console.print(f"but first: {missing}", highlight=False)
             return
         if leads():
             claim(directory, {"target": target, "scale": scale, "data": data, "set": overrides}, force)
         for number, stage in enumerate(stages, 1):
             if leads():
                 console.print(f"[{number}/{len(stages)}] {stage.label}", highlight=False, markup=False)
-            with Display(stage.experiment.method, quiet=not leads()) as display, progress_bar() as progress:
-                workshop.carry_out(stage, listeners=[display], progress=progress)
+            if stage.need is None:
+                with Display(stage.experiment.method, quiet=not leads()) as display:
+                    workshop.carry_out(stage, listeners=[display])
+            else:
+                with progress_bar() as progress:
+                    workshop.carry_out(stage, progress=progress)
     if leads():
         page, tables = render(entries, scale, runs, directory, data=data, overrides=overrides)
         for made in tables:
@@ -86,14 +98,33 @@ def reproduce(
         console.print(f"report: {page}", highlight=False)
 
 
+def _estimates(workshop: "Workshop", stages: "list[Stage]") -> "tuple[dict[Stage, float | None], GradDivError | None]":
+    """The seconds of each stage; where its data set is missing none, and the error that says how to get it."""
+    left: dict[Stage, float | None] = {}
+    missing = None
+    for stage in stages:
+        try:
+            left[stage] = workshop.seconds(stage)
+        except GradDivError as error:
+            left[stage], missing = None, error
+    return left, missing
+
+
 def _print(console: "Console", made: "Table") -> None:
     """A table of the report on the terminal."""
     from rich.table import Table as Shown
+    from rich.text import Text
 
     shown = Shown(*made.columns, title=made.title, title_justify="left", caption=made.caption, caption_justify="left")
-    for row in made.rows:
-        shown.add_row(*row)
+    for i, row in enumerate(made.rows):
+        shown.add_row(*(Text(cell, style=_look(made, i, j)) for j, cell in enumerate(row)))
     console.print(shown)
+
+
+def _look(made: "Table", row: int, column: int) -> str:
+    if (row, column) in made.highlighted:
+        return "bold"
+    return "italic" if made.is_published(row, column) else ""
 
 
 def _list(console: "Console") -> None:

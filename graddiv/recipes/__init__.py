@@ -124,3 +124,13 @@ def _literal(text: str) -> Any:
         return tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
+
+
+def radius(experiment: Experiment) -> float:
+    """The epsilon of training; for networks trained on clean images, that of adversarial training beside them."""
+    if experiment.adversary is not None:
+        return experiment.adversary.epsilon
+    scale = experiment.scale if experiment.scale in SCALES else "paper"
+    beside = recipe(f"{experiment.data.name}/adv-train", scale).adversary
+    assert beside is not None
+    return beside.epsilon

@@ -176,9 +176,9 @@ def _possible(run: RunFiles, label: str) -> bool:
 
 
 def _lowest(rows: dict[str, Row]) -> str | None:
-    """The attack that decides the Total."""
+    """The attack that decides the Total; none does where all leave the same."""
     attacks = {label: row.accuracy.mean for label, row in rows.items() if label != "clean" and "Total" not in label}
-    return min(attacks, key=lambda label: attacks[label]) if attacks else None
+    return min(attacks, key=lambda label: attacks[label]) if len(set(attacks.values())) > 1 else None
 
 
 def _cell(value: Summary) -> str:

@@ -91,7 +91,7 @@ def test_mi_trains_a_deterministic_network_on_interpolations_of_neighbours() -> 
 
 @pytest.mark.parametrize("at", ["clean", "adversarial"])
 def test_where_the_gradients_are_compared(at: str) -> None:
-    objective, x, y, ids = setting("adv-bnn+graddiv", f"graddiv.at={at}")
+    objective, x, y, ids = setting("adv-bnn+graddiv", f"graddiv.at={at}", "graddiv.lam=0.3")
     objective(x, y, ids, STEP)
     place = attacked(objective, x, y) if at == "adversarial" else x
     R = GradDiv("kappa", 0.3, 2, seed=fold(0, "R"))(objective.F, place, y, step=STEP, ids=ids)
@@ -99,7 +99,7 @@ def test_where_the_gradients_are_compared(at: str) -> None:
 
 
 def test_lambda_waits_and_grows_in_steps() -> None:
-    objective, x, y, ids = setting("adv-bnn+graddiv", "graddiv.warmup=1", "graddiv.rampup=2")
+    objective, x, y, ids = setting("adv-bnn+graddiv", "graddiv.warmup=1", "graddiv.rampup=2", "graddiv.lam=0.3")
     lams = []
     for step in (0, 9, 10, 15, 20, 30, 99):  # ten steps an epoch
         objective(x, y, ids, step)

@@ -182,7 +182,8 @@ def lambda_sensitivity(study: Study) -> Drawing:
     rows += [("rho", "", lam, value, "", "") for lam, value in rho]
     figure.legend(loc="outside lower center", ncols=len(epsilons))
     lowest, highest = rho[0], rho[-1]
-    accuracies = [f"{100 * points[e].mean:.1f} % at λ = {run.lam:g}" for e in epsilons[-1:] for run, points in by_lam]
+    last = epsilons[-1]
+    accuracies = [f"{100 * points[last].mean:.1f} % at λ = {run.lam:g}" for run, points in by_lam if last in points]
     return Drawing(
         name="lambda-sensitivity",
         title="Sensitivity to the weight of GradDiv",
@@ -191,7 +192,7 @@ def lambda_sensitivity(study: Study) -> Drawing:
         rows=tuple(rows),
         caption=(
             f"From λ = {lowest[0]:g} to λ = {highest[0]:g} the debiased MRL goes from {lowest[1]:.2f} to "
-            f"{highest[1]:.2f}; accuracy under EOT-PGD at ε = {epsilons[-1]:.4g} is {listed(accuracies)}. "
+            f"{highest[1]:.2f}; accuracy under EOT-PGD at ε = {last:.4g} is {listed(accuracies)}. "
             f"{scale(study, _setting(swept))}"
         ),
     )
