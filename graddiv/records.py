@@ -4,6 +4,7 @@ NumPy only: a record is read, and a table made, without torch and without the ne
 """
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ PAPER_ROWS = tuple(
     if not (prefix == "EOT-" and attack in ("FAB", "B&B"))
 )
 """The 16 attacks over which the paper's Total is taken."""
+
+PAPERS_TOTAL = "Total (paper's rows)"
+ALL_TOTAL = "Total (all attacks)"
 
 
 @dataclass(frozen=True)
@@ -164,10 +168,16 @@ class Row(NamedTuple):
     label: str
     accuracy: Summary
     per_draw: float | None
+    attacks: int = 1
+    """How many attacks a Total is taken over."""
 
 
 def table(records: Sequence[Record]) -> list[Row]:
-    """Clean accuracy, one row for each attack, and the Totals: of the paper's rows, of all, and cross-fitted."""
+    """Clean accuracy, one row for each attack, and the Totals: of the paper's rows, of all, and cross-fitted.
+
+    A Total is of one setting of each attack, and of attacks that were repeated as often as most: a sweep beside the
+    suite changes nothing.
+    """
     sets = sorted({(r.examples, r.data["sha256"][:8]) for r in records})
     if len(sets) > 1:
         raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
@@ -176,15 +186,17 @@ def table(records: Sequence[Record]) -> list[Row]:
         Row(name, summary([r["correct"] for r in group]), float(np.mean([r.accuracy_per_draw for r in group])))
         for name, group in groups.items()
     ]
-    attacks = {name: group for name, group in groups.items() if name != "clean"}
+    attacks = {name: group for name, group in groups.items() if group[0].label != "clean"}
     if len(attacks) > 1:
-        for name, members in (
-            ("Total (paper's rows)", {a: group for a, group in attacks.items() if group[0].label in PAPER_ROWS}),
-            ("Total (all attacks)", attacks),
+        of_paper = {name: group for name, group in attacks.items() if group[0].label in PAPER_ROWS}
+        for name, how, among in (
+            (PAPERS_TOTAL, total, of_paper),
+            (ALL_TOTAL, total, attacks),
+            ("Total, cross-fitted", cross_fitted_total, attacks),
         ):
-            if members:
-                rows.append(Row(name, summary(_per_repeat(total, members)), None))
-        rows.append(Row("Total, cross-fitted", summary(_per_repeat(cross_fitted_total, attacks)), None))
+            if among:
+                members = _members(among)
+                rows.append(Row(name, summary(_per_repeat(how, members)), None, len(members)))
     return rows
 
 
@@ -193,7 +205,9 @@ def _by_row(records: Sequence[Record]) -> dict[str, list[Record]]:
     by_label: dict[str, dict[str, list[Record]]] = {}
     for record in records:
         key = json.dumps(_settings(record))
-        by_label.setdefault(record.label, {}).setdefault(key, []).append(record)
+        group = by_label.setdefault(record.label, {}).setdefault(key, [])
+        if _draws(record) not in map(_draws, group):  # the same once more, from another directory, is no repeat
+            group.append(record)
     rows = {}
     for label, variants in by_label.items():
         all_settings = [_settings(group[0]) for group in variants.values()]
@@ -209,12 +223,40 @@ def _settings(record: Record) -> dict[str, Any]:
     return {"epsilon": record.epsilon, "n": record.n} | {key: v for key, v in attack.items() if key != "seed"}
 
 
+def _draws(record: Record) -> tuple[int, int]:
+    """What tells repeats apart."""
+    return record.repeat, record.description.get("seed", 0)
+
+
+def _members(attacks: dict[str, list[Record]]) -> dict[str, list[Record]]:
+    """One setting of each label, that of most repeats and attacks; without those repeated less often than most are."""
+    n = Counter(group[0].n for group in attacks.values())
+    how = Counter(_how(group[0]) for group in attacks.values())
+
+    def usual(item: tuple[str, list[Record]]) -> tuple[int, ...]:
+        record = item[1][0]
+        return len(item[1]), how[_how(record)], n[record.n], record.n, record.m
+
+    by_label: dict[str, list[tuple[str, list[Record]]]] = {}
+    for item in attacks.items():
+        by_label.setdefault(item[1][0].label, []).append(item)
+    chosen = dict(max(variants, key=usual) for variants in by_label.values())
+    times = Counter(len(group) for group in chosen.values())
+    most = max(times, key=lambda repeats: (times[repeats], repeats))
+    return {name: group for name, group in chosen.items() if len(group) >= most}
+
+
+def _how(record: Record) -> str:
+    """An attack's settings, whatever it sees of the network."""
+    return json.dumps({key: v for key, v in _settings(record).items() if key != "n"})
+
+
 def _per_repeat(how: Any, members: dict[str, list[Record]]) -> list[Bool[np.ndarray, " b"]]:
     """A Total for each repeat that every member has."""
-    repeats = sorted(set.intersection(*({r.repeat for r in group} for group in members.values())))
+    repeats = sorted(set.intersection(*({_draws(r) for r in group} for group in members.values())))
     if not repeats:
         raise GradDivError(f"the attacks {', '.join(members)} have no repeat in common: there is no Total of them")
-    return [how([r for group in members.values() for r in group if r.repeat == repeat]) for repeat in repeats]
+    return [how([r for group in members.values() for r in group if _draws(r) == repeat]) for repeat in repeats]
 
 
 def by_value(records: Iterable[Record], key: str) -> dict[Any, list[Record]]:

@@ -8,10 +8,11 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 
 from graddiv.errors import GradDivError
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 DESCRIPTION = "graddiv"
 """The key of the header under which the description of the arrays stands, as JSON."""
+LOCK = ".lock"
 
 
 def write(path: Path, content: bytes) -> None:
@@ -171,40 +173,61 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def locked(directory: Path) -> Iterator[None]:
     """Be the only writer of a directory; the lock of a process that died is free."""
     make_directory(directory)
+    with held(directory / LOCK):
+        for left_over in _left_over(directory):
+            left_over.unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def held(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock that this file of a directory stands for, if need be once others let go of it."""
     try:
-        file = (directory / ".lock").open("a+")
+        file = path.open("a+")
     except OSError as error:
-        raise GradDivError(f"cannot write into {directory}: {error.strerror}") from error
+        raise GradDivError(f"cannot write into {path.parent}: {error.strerror}") from error
     with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-                raise
-            file.seek(0)
-            raise GradDivError(
-                f"{directory} is being written by {file.read().strip() or 'another process'}: "
-                "wait for it to end, or choose another directory with --out"
-            ) from None
+        if wait:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        elif not _taken(file):
+            time.sleep(0.05)  # is_locked, too, holds it for a moment
+            if not _taken(file):
+                file.seek(0)
+                raise GradDivError(
+                    f"{path.parent} is being written by {file.read().strip() or 'another process'}: "
+                    "wait for it to end, or choose another directory with --out"
+                )
         file.seek(0)
         file.truncate()
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
-        for left_over in directory.rglob(".*.tmp"):  # by a process that was killed while it wrote
-            left_over.unlink()
         yield
 
 
-def is_locked(directory: Path) -> bool:
-    """Whether a process is writing into the directory now."""
+def is_locked(directory: Path, name: str = LOCK) -> bool:
+    """Whether a process is writing into the directory now, or holds another lock of it."""
     try:
-        with (directory / ".lock").open("r+") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with (directory / name).open() as file:
+            return not _taken(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
-    except BlockingIOError:
-        return True
-    return False
+
+
+def _taken(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def _left_over(directory: Path) -> Iterator[Path]:
+    """Files of processes that were killed while they wrote; a directory with a lock of its own has its own writer."""
+    for parent, below, names in os.walk(directory):
+        below[:] = [name for name in below if not Path(parent, name, LOCK).exists()]
+        yield from (Path(parent, name) for name in names if name.startswith(".") and name.endswith(".tmp"))
 
 
 def make_directory(path: Path) -> None:

@@ -4,8 +4,10 @@ import csv
 import hashlib
 import io
 import json
+import math
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +35,8 @@ LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
 MOST = 1000.0
 """No lambda is as large."""
 BATCH = 250
+OWNED = ".trial"
+"""The lock of a run directory's trial: from before its training until its result is known."""
 
 SAMPLERS = ("grid", "tpe", "random")
 
@@ -72,6 +76,13 @@ class Judge:
     n: int = 10
     m: int = 20
     examples: int = 500
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise GradDivError(f"epsilon is {self.epsilon}, expected a number of at least 0")
+        for name in ("n", "m", "examples"):
+            if (value := getattr(self, name)) < 1:
+                raise GradDivError(f"{name} is {value}, expected at least 1")
 
     def __call__(self, F: RandomizedNetwork, data: Dataset, seed: int) -> tuple[float, float]:
         """The shares of the examples, clean and attacked, that the ensemble of fresh sample models gets right."""
@@ -143,24 +154,26 @@ def tune(
     data = data.take(slice(0, judge.examples))
     store.make_directory(out)
     queue = _Queue(experiment, out, search, judge, storage)
-    while (trial := queue.next()) is not None:
-        regularizer, lam = trial.params["regularizer"], trial.params["lam"]
-        name = _name(regularizer, lam)
-        try:
-            F = train(
-                _at(experiment, regularizer, lam),
-                out / name,
-                data_root=data_root,
-                device=device,
-                listeners=[listener(name)] if listener is not None else [],
-            )
-        except DivergedError as error:
-            queue.diverged(trial, str(error))
-            continue
-        clean, robust = judge(F, data, experiment.seed)
-        epochs = [line for line in store.read_log(out / name / "metrics.jsonl") if line["event"] == "epoch"]
-        queue.done(trial, Result(regularizer, lam, clean, robust, epochs[-1].get("rho")))
-    return queue.results()
+    while True:
+        with queue.next() as trial:
+            if trial is None:
+                return queue.results()
+            regularizer, lam = trial.params["regularizer"], trial.params["lam"]
+            name = _name(regularizer, lam)
+            try:
+                F = train(
+                    _at(experiment, regularizer, lam),
+                    out / name,
+                    data_root=data_root,
+                    device=device,
+                    listeners=[listener(name)] if listener is not None else [],
+                )
+            except DivergedError as error:
+                queue.diverged(trial, str(error))
+                continue
+            clean, robust = judge(F, data, experiment.seed)
+            epochs = [line for line in store.read_log(out / name / "metrics.jsonl") if line["event"] == "epoch"]
+            queue.done(trial, Result(regularizer, lam, clean, robust, epochs[-1].get("rho")))
 
 
 def _name(regularizer: str, lam: float) -> str:
@@ -178,21 +191,37 @@ class _Queue:
 
     def __init__(self, experiment: Experiment, out: Path, search: Search, judge: Judge, storage: str | None) -> None:
         self.out, self.search, self.alone = out, search, storage is None
-        self.study = _study(
-            storage or f"sqlite:///{(out / 'study.db').resolve()}", _study_name(experiment, search, judge), search
-        )
-        if search.sampler == "grid":
-            known = {_point(trial) for trial in self._trials()}
-            grid = [(regularizer, lam) for regularizer in search.regularizers for lam in search.lambdas]
-            for point in grid:
-                if point not in known:
-                    self._enqueue(point)
+        with self._alone_in_directory():
+            self.study = _study(
+                storage or f"sqlite:///{(out / 'study.db').resolve()}", _study_name(experiment, search, judge), search
+            )
+            if search.sampler == "grid":
+                known = {_point(trial) for trial in self._trials()}
+                grid = [(regularizer, lam) for regularizer in search.regularizers for lam in search.lambdas]
+                for point in grid:
+                    if point not in known:
+                        self._enqueue(point)
 
-    def next(self) -> "Trial | None":
-        """A trial for this process to do."""
+    @contextmanager
+    def next(self) -> "Iterator[Trial | None]":
+        """A trial for this process to do, and for no other as long as the context lasts."""
+        with ExitStack() as stack:
+            with self._alone_in_directory():  # a trial that runs and that nobody owns would be taken for abandoned
+                self._take_up_abandoned()
+                trial = self._ask()
+                if trial is not None:
+                    directory = self.out / _name(trial.params["regularizer"], trial.params["lam"])
+                    store.make_directory(directory)
+                    stack.enter_context(store.held(directory / OWNED))
+            yield trial
+
+    def _alone_in_directory(self) -> AbstractContextManager[None]:
+        """Wait until no other process is choosing a trial."""
+        return store.held(self.out / ".queue", wait=True)
+
+    def _ask(self) -> "Trial | None":
         from optuna.trial import TrialState
 
-        self._take_up_abandoned()
         while True:
             trials = self._trials()
             waiting = any(trial.state is TrialState.WAITING for trial in trials)
@@ -234,8 +263,8 @@ class _Queue:
     def _take_up_abandoned(self) -> None:
         """Put the points of processes that died back into the queue; their run directories go on from there.
 
-        A living process holds the lock of its run directory.  Without a storage of several machines, a directory that
-        is not here was never made.
+        A living process holds the lock of its trial.  Without a storage of several machines, a directory that is not
+        here was never made.
         """
         from optuna.trial import TrialState
 
@@ -245,7 +274,7 @@ class _Queue:
             point = _point(trial)
             directory = self.out / _name(*point) if point is not None else None
             here = directory is not None and directory.exists()
-            if (here or self.alone) and not (directory is not None and here and store.is_locked(directory)):
+            if (here or self.alone) and not (directory is not None and here and store.is_locked(directory, OWNED)):
                 self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
                 if point is not None:
                     self._enqueue(point)

@@ -80,7 +80,7 @@ def test_overrides() -> None:
 @pytest.mark.parametrize(
     ("name", "scale", "overrides", "message"),
     [
-        ("mnits/adv-bnn", "paper", (), r"unknown recipe 'mnits/adv-bnn', did you mean 'mnist/adv-bnn'\?"),
+        ("mnits/adv-bnn", "paper", (), r"^unknown data set 'mnits', did you mean 'mnist'\? expected one of .*, stl10$"),
         ("mnist/adv-bn", "paper", (), r"did you mean 'mnist/adv-bnn'\? expected one of mnist/no-defense"),
         ("mnist", "paper", (), "unknown recipe 'mnist'"),
         ("mnist/adv-bnn+graddiv-ddp", "paper", (), r"unknown regularizer 'ddp', did you mean 'dpp'\?"),
@@ -91,6 +91,13 @@ def test_overrides() -> None:
         ("mnist/adv-bnn", "paper", ("seed.x=1",), r"seed is \{'x': 1\}: input should be a valid integer"),
         ("mnist/adv-bnn", "paper", ("method.x=1",), "method is a value and has no keys of its own"),
         ("mnist/adv-bnn", "paper", ("training.l=1", "network.wdth=2"), "has 2 mistakes"),
+        (
+            "mnist/adv-bnn",
+            "paper",
+            ("lr", "method.x=1", "training.l=1"),
+            r"(?s)'lr'.*'method.x=1'.*has 1 mistake.*\.l:",
+        ),
+        ("mnist/adv-bnn", "paper", ("lr", "method.x=1"), r"^--set 'lr': .*\n--set 'method.x=1': [^\n]*$"),
         ("nowhere.toml", "paper", (), r"there is no recipe nowhere\.toml: 'graddiv recipes show NAME' prints one"),
     ],
 )

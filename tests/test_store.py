@@ -1,7 +1,9 @@
 import errno
+import fcntl
 import os
 import resource
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -155,6 +157,30 @@ def test_one_writer_and_the_lock_of_a_dead_one_is_free(tmp_path: Path) -> None:
         assert store.is_locked(tmp_path)
         assert not (tmp_path / ".half.1.tmp").exists()
     assert not store.is_locked(tmp_path / "elsewhere")
+
+
+def test_a_part_with_a_writer_of_its_own_keeps_what_is_being_written(tmp_path: Path) -> None:
+    for part in ("records", "checkpoints"):
+        (tmp_path / part).mkdir()
+        (tmp_path / part / ".half.1.tmp").touch()
+    (tmp_path / "records" / ".lock").touch()
+    with store.locked(tmp_path):
+        assert [path.parent.name for path in tmp_path.rglob("*.tmp")] == ["records"]
+    with store.locked(tmp_path / "records"):
+        assert list(tmp_path.rglob("*.tmp")) == []
+
+
+def test_who_asks_for_a_lock_does_not_keep_others_from_taking_it(tmp_path: Path) -> None:
+    with store.locked(tmp_path):
+        pass
+    with (tmp_path / ".lock").open() as file:
+        fcntl.flock(file, fcntl.LOCK_SH)  # as is_locked does
+        assert not store.is_locked(tmp_path)
+        timer = threading.Timer(0.02, fcntl.flock, (os.dup(file.fileno()), fcntl.LOCK_UN))
+        timer.start()
+        with store.locked(tmp_path):
+            pass
+        timer.join()
 
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import csv
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -74,8 +75,25 @@ def test_a_living_process_keeps_its_trial(watch: Watch, tmp_path: Path) -> None:
     watch.fails = {"kappa-0.1": KeyboardInterrupt}
     with pytest.raises(KeyboardInterrupt):
         tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE)
-    with store.locked(tmp_path / "kappa-0.1"):
+    with store.held(tmp_path / "kappa-0.1" / tuning.OWNED):
         assert tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE) == []
+
+
+@pytest.mark.parametrize("moment", ["train", "Judge.__call__"])
+def test_a_trial_is_not_stolen_from_its_first_moment_to_its_last(
+    moment: str, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second process looks for work before training has begun, or after it, when its lock is free again."""
+    search, work, seen = Search(("kappa",), (0.1,)), attrgetter(moment)(tuning), []
+
+    def looked_at(*arguments: Any, **rest: Any) -> Any:
+        seen.append(tune(EXPERIMENT, tmp_path, search, JUDGE))
+        return work(*arguments, **rest)
+
+    monkeypatch.setattr(f"graddiv.tuning.{moment}", looked_at)
+    assert len(tune(EXPERIMENT, tmp_path, search, JUDGE)) == 1
+    assert seen == [[]]
+    assert watch.trained == ["kappa-0.1"]
 
 
 def test_a_sampler_stays_between_the_lambdas(watch: Watch, tmp_path: Path) -> None:
@@ -131,6 +149,12 @@ def test_mistakes(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Search(("dpp",), (0.0, 1.0))
     with pytest.raises(GradDivError, match="unknown sampler 'gird', did you mean 'grid'"):
         Search(("dpp",), sampler="gird")
+    for name in ("n", "m", "examples"):
+        with pytest.raises(GradDivError, match=rf"^{name} is 0, expected at least 1$"):
+            Judge(0.1, **{name: 0})
+    for epsilon in (-0.1, float("inf"), float("nan")):
+        with pytest.raises(GradDivError, match=rf"^epsilon is {epsilon}, expected a number of at least 0$"):
+            Judge(epsilon)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(GradDivError, match="was started by torchrun: start it several times with one --storage"):
         tune(EXPERIMENT, tmp_path, GRID, JUDGE)

@@ -132,7 +132,7 @@ def print_tables(records: "list[Record]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from graddiv.records import by_value, table
+    from graddiv.records import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL, by_value, table
 
     console = Console()
     groups: dict[tuple[str, str], list[Record]] = {}
@@ -148,10 +148,16 @@ def print_tables(records: "list[Record]") -> None:
                 f"ensemble of {first.n_ensemble}",
                 title_justify="left",
             )  # fmt: skip
-            for row in table([*clean, *group]):
+            rows = table([*clean, *group])
+            of = {PAPERS_TOTAL: len(PAPER_ROWS), ALL_TOTAL: sum(r.per_draw is not None for r in rows) - bool(clean)}
+            names = {PAPERS_TOTAL: "the paper's {} rows", ALL_TOTAL: "all {} rows"}
+            for row in rows:
                 a = row.accuracy
                 spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
                 interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
                 per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
-                shown.add_row(row.label, f"{100 * a.mean:.2f}{spread}", interval, per_draw)
+                label = row.label
+                if row.attacks < of.get(label, 0):
+                    label = f"Total ({row.attacks} of {names[label].format(of[label])})"
+                shown.add_row(label, f"{100 * a.mean:.2f}{spread}", interval, per_draw)
             console.print(shown)

@@ -44,15 +44,22 @@ def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = ()) -> Ex
         values, source = _read(Path(name)), name
     else:
         values, source = _composed(name, scale), f"recipe {name}"
-    for override in overrides:
-        _set(values, override)
-    return parse(values, source)
+    mistakes = [mistake for override in overrides if (mistake := _set(values, override)) is not None]
+    try:
+        experiment = parse(values, source)
+    except GradDivError as error:
+        raise GradDivError("\n".join([*mistakes, str(error)])) from None
+    if mistakes:
+        raise GradDivError("\n".join(mistakes))
+    return experiment
 
 
 def _composed(name: str, scale: str) -> Tables:
     data, _, method = name.partition("/")
-    if data not in DATA or not method:
+    if not method:
         raise unknown("recipe", name, names())
+    if data not in DATA:
+        raise unknown("data set", data, DATA)
     base, plus, extra = method.partition("+")
     if base not in methods() or (plus and not re.fullmatch(r"graddiv(-\w+)?", extra)):
         raise unknown("recipe", name, [n for n in names() if n.startswith(f"{data}/")])
@@ -103,20 +110,21 @@ def _read(path: Path) -> Tables:
         raise GradDivError(f"cannot read the recipe {path}: {error}") from None
 
 
-def _set(values: Tables, override: str) -> None:
-    """Carry out a.b=value; the value is TOML, or else a plain word; "none" takes a section or key away."""
+def _set(values: Tables, override: str) -> str | None:
+    """Carry out a.b=value, or say why not; the value is TOML, or else a plain word; "none" takes a key away."""
     path, equals, text = override.partition("=")
     *tables, key = path.strip().split(".")
     if not equals or not key:
-        raise GradDivError(f"--set {override!r}: expected key=value, such as adversary.epsilon=8/255")
+        return f"--set {override!r}: expected key=value, such as adversary.epsilon=8/255"
     for table in tables:
         values = values.setdefault(table, {})
         if not isinstance(values, dict):
-            raise GradDivError(f"--set {override!r}: {table} is a value and has no keys of its own")
+            return f"--set {override!r}: {table} is a value and has no keys of its own"
     if text.strip() == "none":
         values.pop(key, None)
     else:
         values[key] = _literal(text.strip())
+    return None
 
 
 def _literal(text: str) -> Any:

@@ -33,6 +33,8 @@ PROBED_AT_ONCE = 128
 PROBE_GRADIENTS = 3
 SAVE_AFTER = 120.0
 """Seconds after which `last` is saved even if the epoch is not over."""
+FORMAT = 1
+"""Of run directories: to be raised when one can no longer be continued by the versions from before."""
 
 
 @runtime_checkable
@@ -98,6 +100,7 @@ class _Run:
         self.settings = experiment.training
         _check_batch(experiment, len(data), here)
         self.steps = len(data) // self.settings.batch  # per epoch; those left over change from epoch to epoch
+        self.total = self.settings.epochs * self.steps
         self.F = experiment.build(data).to(here.device)
         if sync_batch_norm:
             self.F.module = _synchronised(self.F.module, here)
@@ -114,6 +117,7 @@ class _Run:
     def _open(self) -> None:
         """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
         if self.here.writes:
+            _check_format(self.directory)
             store.same(self.directory / "experiment.json", self.experiment.model_dump(mode="json"))
             store.same(self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum})
             store.write(self.directory / "recipe.toml", self.experiment.to_toml().encode())
@@ -127,8 +131,10 @@ class _Run:
             self.progress = Progress(**state["progress"])
         if self.here.writes:
             self.log = store.Log(self.directory / "metrics.jsonl", self.progress.log_size)
+            about = {"versions": _versions(), "processes": self.here.size, "device": str(self.here.device)}
+            if self.progress.step < self.total:
+                self.log(event="start" if saved is None else "resume", **about)
             if saved is None:
-                self.log(event="start", versions=_versions(), processes=self.here.size, device=str(self.here.device))
                 self.log(event="epoch", epoch=0, **self.concentration(0))
                 self._save()
         self.here.wait()
@@ -136,7 +142,7 @@ class _Run:
     def go_on(self, listeners: Sequence[Listener]) -> None:
         """Take the steps that are left."""
         saved = begun = time.monotonic()
-        begun_at, total = self.progress.step, self.settings.epochs * self.steps
+        begun_at, total = self.progress.step, self.total
         for listener in listeners:
             listener.begin(begun_at, total)
         while self.progress.step < total:
@@ -265,6 +271,18 @@ class _Run:
 def _order(seed: int, epoch: int, examples: int) -> Tensor:
     """The order in which an epoch visits the examples."""
     return torch.randperm(examples, generator=generator(fold(seed, "order", epoch)))
+
+
+def _check_format(directory: Path) -> None:
+    """Refuse a directory that a later version made."""
+    path = directory / "version.json"
+    if not path.exists():
+        store.write_json(path, {"format": FORMAT})
+    elif (found := store.read_json(path)["format"]) > FORMAT:
+        raise GradDivError(
+            f"{directory} has format {found}, but this version of graddiv knows none above {FORMAT}: "
+            "use the newer version that made it, or choose another directory with --out"
+        )
 
 
 def _check_batch(experiment: Experiment, examples: int, here: World) -> None:

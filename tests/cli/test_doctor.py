@@ -1,5 +1,12 @@
+import re
 import subprocess
 import sys
+import tomllib
+from pathlib import Path
+
+from graddiv.cli.doctor import PEERS, REQUIRED
+
+ROOT = Path(__file__).parents[2]
 
 
 def graddiv(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -20,6 +27,13 @@ def test_doctor_tells_versions_machine_and_data() -> None:
     assert "cores" in rows["threads"]
     assert rows["mnist-mini"] == "embedded in the package"
     assert rows["cifar10"] == "missing; get it with 'graddiv data fetch cifar10'"
+
+
+def test_the_lists_are_those_that_are_installed_from() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert [re.split("[<>=]", line)[0] for line in project["dependencies"]] == list(REQUIRED)
+    lines = (ROOT / "requirements" / "peers.txt").read_text().splitlines()
+    assert [line.partition("==")[0] for line in lines if not line.startswith("#")] == list(PEERS)
 
 
 def test_a_users_mistake_is_one_sentence_and_exit_code_2() -> None:

@@ -43,7 +43,8 @@ def test_train_then_nothing_is_left_to_do(run: Run, tiny_recipe: Path, tmp_path:
     assert epoch.startswith("epoch 1: loss ")
     assert last == f"trained: {directory}"
     found = {path.name for path in (tmp_path / directory).rglob("*") if path.is_file()}
-    assert found == {"experiment.json", "recipe.toml", "data.json", "metrics.jsonl", "last.safetensors", ".lock"}
+    settings = {"version.json", "experiment.json", "recipe.toml", "data.json"}
+    assert found == {*settings, "metrics.jsonl", "last.safetensors", ".lock"}
     again = run("train", tiny_recipe)
     assert "nothing left to do: all 3 steps were done before" in again.stdout
     printed = run("recipes", "show", tmp_path / directory / "recipe.toml")
@@ -60,10 +61,11 @@ def test_train_with_overrides_and_seed(run: Run, tiny_recipe: Path, tmp_path: Pa
 
 def test_mistakes_are_graddivs(run: Run, tiny_recipe: Path) -> None:
     for words, message in (
-        (("train", "minst/adv-bnn"), "unknown recipe"),
+        (("train", "minst/adv-bnn"), "unknown data set"),
         (("train", tiny_recipe, "--set", "training.epoch=2"), "did you mean 'epochs'"),
         (("tune", "mnist/adv-bnn"), "no section graddiv"),
         (("tune", tiny_recipe, "--lambdas", "a,b"), "'a' is no number"),
+        (("tune", tiny_recipe, "--n", 0), "n is 0, expected at least 1"),
     ):
         result = run(*words)
         assert isinstance(result.exception, GradDivError), words
@@ -89,4 +91,4 @@ def test_tune(run: Run, tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.M
     assert lines[-1].startswith("best: --set graddiv.regularizer=")
     assert lines[-1].endswith("--set graddiv.lam=0.7")
     found = {path.name for path in (tmp_path / "t").iterdir()}
-    assert found == {"kappa-0.7", "mean-0.7", "study.db", "tuning.csv", "tuning.png", "tuning.svg"}
+    assert found == {"kappa-0.7", "mean-0.7", ".queue", "study.db", "tuning.csv", "tuning.png", "tuning.svg"}

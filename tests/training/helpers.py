@@ -43,10 +43,14 @@ def tiny(name: str, *overrides: str) -> Experiment:
 
 
 def outcome(directory: Path) -> tuple[dict[str, Tensor], Any, list[dict[str, Any]]]:
-    """All that a run leaves behind, but for the time it took."""
+    """All that a run leaves behind, but for the time it took and how often it was taken up again."""
     tensors, description = store.read_tensors(directory / "checkpoints" / "last.safetensors")
     lines = store.read_log(directory / "metrics.jsonl")
-    timeless = [{key: value for key, value in line.items() if key != "images_per_second"} for line in lines]
+    timeless = [
+        {key: value for key, value in line.items() if key != "images_per_second"}
+        for line in lines
+        if line["event"] != "resume"
+    ]
     del description["progress"]["log_size"]
     return tensors, description, timeless
 

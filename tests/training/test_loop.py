@@ -86,6 +86,11 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
     train(experiment, tmp_path / "parts", listeners=[listener])
     assert listener.began == [0, 0, 2, 3, 4]
     assert_same_outcome(tmp_path / "parts", tmp_path / "whole")
+    start, *resumed = (
+        line for line in store.read_log(tmp_path / "parts" / "metrics.jsonl") if line["event"] != "epoch"
+    )
+    assert len(resumed) == 3  # one start was lost with all it did
+    assert all(line == start | {"event": "resume"} for line in resumed)
     names = sorted(path.name for path in (tmp_path / "parts" / "checkpoints").iterdir())
     assert names == ["epoch-0002.safetensors", "last.safetensors"]
     kept = [store.read_tensors(tmp_path / part / "checkpoints" / names[0])[0] for part in ("whole", "parts")]
@@ -116,6 +121,15 @@ def test_other_settings_or_data_are_refused(tmp_path: Path, monkeypatch: pytest.
         train(tiny("mnist/no-defense", "training.lr=0.1"), tmp_path)
     monkeypatch.setattr("graddiv.data.load", loader(9))
     with pytest.raises(GradDivError, match="was made with sha256 = "):
+        train(tiny("mnist/no-defense"), tmp_path)
+
+
+def test_a_directory_of_a_later_version_is_refused(tmp_path: Path) -> None:
+    train(tiny("mnist/no-defense"), tmp_path)
+    store.write_json(tmp_path / "version.json", {"format": loop.FORMAT + 1})
+    with pytest.raises(
+        GradDivError, match=rf"has format {loop.FORMAT + 1}, but this version of graddiv knows none abo"
+    ):
         train(tiny("mnist/no-defense"), tmp_path)
 
 
@@ -218,7 +232,7 @@ def test_a_full_disk_keeps_the_last_good_checkpoint(tmp_path: Path, monkeypatch:
 
     def full(handle: int) -> None:
         calls.append(handle)
-        if len(calls) > 14:
+        if len(calls) > 16:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         fsync(handle)
 

@@ -1,0 +1,63 @@
+"""`graddiv reproduce` as a user meets it."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from graddiv.cli import app
+from graddiv.errors import GradDivError
+
+TINY = [
+    argument
+    for setting in (
+        "training.epochs=1",
+        "training.batch=16",
+        "training.decays=[]",
+        "data.examples=32",
+        "network.width=0.05",
+    )
+    for argument in ("--set", setting)
+]
+
+
+@pytest.fixture(autouse=True)
+def _malloc_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.performance.keep_memory", lambda: True)  # not for the other tests of this process
+
+
+def output(*arguments: str) -> str:
+    result = CliRunner().invoke(app, ["reproduce", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_list_names_every_table_and_figure() -> None:
+    shown = output("--list")
+    assert all(name in shown for name in ("demo", "table1", "table-rse", "lambda-sensitivity", "boundary"))
+
+
+def test_a_plan_is_shown_before_anything_is_done(tmp_path: Path) -> None:
+    shown = output("scatter", "--data", "mnist-mini", "--dry-run", "--runs", str(tmp_path / "runs"))
+    assert "train Adv-BNN on mnist-mini" in shown
+    assert "measure gradients of Adv-BNN + GradDiv" in shown
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_plan_without_its_data_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.data.files.search_path", lambda root: [tmp_path])
+    shown = output("table1", "--dry-run", "--runs", str(tmp_path / "runs"))
+    assert "train PNI on cifar10" in shown
+    assert "graddiv data fetch cifar10" in shown
+    with pytest.raises(GradDivError, match="graddiv data fetch cifar10"):
+        output("table1", "--runs", str(tmp_path / "runs"))
+
+
+def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path) -> None:
+    where = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
+    shown = output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
+    assert f"report: {tmp_path / 'out' / 'report.html'}" in shown.replace("\n", "")
+    again = output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where, "--dry-run")
+    assert again.count("done") == 4
+    with pytest.raises(GradDivError, match="target = 'scatter', now it is 'kappa-mnist'"):
+        output("kappa-mnist", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
