@@ -238,12 +238,29 @@ LAST = "last.safetensors"
 """The checkpoint from which training goes on, and at its end the trained network."""
 
 
+FORMAT = 1
+"""Of run directories; a later version that changes them counts on."""
+
+
+def check_format(directory: Path, *, begin: bool = False) -> None:
+    """Refuse a directory that a later version made; mark one that begins."""
+    path = directory / "version.json"
+    if begin and not path.exists():
+        store.write_json(path, {"format": FORMAT})
+    elif path.exists() and (found := store.read_json(path)["format"]) > FORMAT:
+        raise GradDivError(
+            f"{directory} has format {found}, but this version of graddiv knows none above {FORMAT}: "
+            "use the newer version that made it, or choose another directory with --out"
+        )
+
+
 def trained(
     directory: Path, data_root: str | None = None, checkpoint: str = LAST
 ) -> "tuple[Experiment, RandomizedNetwork]":
     """The experiment of a run directory and its network as the checkpoint has it, in eval mode."""
     if not (directory / "experiment.json").exists():
         raise GradDivError(f"{directory} is no run directory: 'graddiv train' makes one")
+    check_format(directory)
     experiment = parse(store.read_json(directory / "experiment.json"), str(directory / "experiment.json"))
     path = directory / "checkpoints" / checkpoint
     tensors, state = store.read_tensors(path)

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 
 from graddiv.errors import unknown
 from graddiv.experiment import Experiment
-from graddiv.recipes import recipe
+from graddiv.recipes import LAMBDAS, recipe
 
 PAIR = ("adv-bnn", "adv-bnn+graddiv")
 VARIANTS = ("adv-bnn", "adv-bnn+graddiv-kappa", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp")
 ALL_VARIANTS = (*VARIANTS, "adv-bnn+graddiv-max", "adv-bnn+graddiv-smoothmax")
 CURVES = ("no-defense", "adv-train", "rse", *PAIR)
 TABLE1 = ("no-defense", "adv-train", "rse", "pni", "mi", *PAIR)
-LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
 
 MNIST = (0.3, 0.1, 0.2, 0.32, 0.34, 0.36, 0.38, 0.4)
 SMALL = (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)

@@ -223,9 +223,9 @@ def _settings(record: Record) -> dict[str, Any]:
     return {"epsilon": record.epsilon, "n": record.n} | {key: v for key, v in attack.items() if key != "seed"}
 
 
-def _draws(record: Record) -> tuple[int, int]:
+def _draws(record: Record) -> tuple[int, int, str]:
     """What tells repeats apart."""
-    return record.repeat, record.description.get("seed", 0)
+    return record.repeat, record.description.get("seed", 0), record.description.get("parameters", "")
 
 
 def _members(attacks: dict[str, list[Record]]) -> dict[str, list[Record]]:

@@ -18,7 +18,7 @@ from graddiv.evaluation import Cell, Target, cells, suite
 from graddiv.evaluation.batches import Job, Progress, run, silent, writing
 from graddiv.evaluation.boundary import boundary
 from graddiv.evaluation.checklist import QUICK, Settings, checklist
-from graddiv.evaluation.concentration import concentration, gradients, increase, rotation
+from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, rotation
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.transfer import transfer
 from graddiv.experiment import FORWARD, TWO_CORES, Experiment, trained
@@ -173,7 +173,7 @@ class Workshop:
                 pixels = target.examples(slice(0, 1))[0].numel()
                 return [
                     rotation(target, directory, epsilon=radius, m=effort.m),
-                    rotation(target, directory, epsilon=radius * pixels**0.5 / 4, geometry=L2(), m=effort.m),
+                    rotation(target, directory, epsilon=l2_radius(radius, pixels), geometry=L2(), m=effort.m),
                 ]
             case "transfer":
                 return [transfer(target, directory, k=effort.models, epsilon=hard, m=effort.m)]

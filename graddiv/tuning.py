@@ -20,7 +20,7 @@ from graddiv.evaluation.prediction import predict
 from graddiv.experiment import Experiment, parse
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
-from graddiv.recipes import REGULARIZERS, SCALES, recipe
+from graddiv.recipes import LAMBDAS, REGULARIZERS
 from graddiv.seeding import fold
 from graddiv.training import train
 from graddiv.training.loop import DivergedError, Listener
@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
     from optuna.trial import FrozenTrial, Trial
 
-LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
-"""The paper searched [0.05, 10] and found 0.7 and 1."""
 MOST = 1000.0
 """No lambda is as large."""
 BATCH = 250
@@ -115,14 +113,6 @@ def own_regularizer(experiment: Experiment) -> str:
         method = experiment.method
         raise GradDivError(f"{method} has no section graddiv, hence no lambda to tune: try {method}+graddiv")
     return experiment.graddiv.regularizer
-
-
-def training_epsilon(experiment: Experiment) -> float:
-    """The radius of the experiment's own adversary, or the one its data set is trained against elsewhere."""
-    scale = experiment.scale if experiment.scale in SCALES else "paper"
-    adversary = experiment.adversary or recipe(f"{experiment.data.name}/adv-train", scale).adversary
-    assert adversary is not None
-    return adversary.epsilon
 
 
 def tune(
@@ -275,8 +265,9 @@ class _Queue:
             directory = self.out / _name(*point) if point is not None else None
             here = directory is not None and directory.exists()
             if (here or self.alone) and not (directory is not None and here and store.is_locked(directory, OWNED)):
-                self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-                if point is not None:
+                now = self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
+                ended = now.state is not TrialState.FAIL or "diverged" in now.user_attrs  # since the list was read
+                if point is not None and not ended:
                     self._enqueue(point)
 
     def _enqueue(self, point: tuple[str, float]) -> None:

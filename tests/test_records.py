@@ -124,6 +124,35 @@ def test_namesakes_are_told_apart_by_what_differs() -> None:
     assert [row.label for row in table(by_n)[:2]] == ["PGD, n 1", "PGD, n 20"]
 
 
+def test_the_same_found_in_two_directories_is_one_repeat() -> None:
+    twice = [record("PGD", repeat, examples=50) for repeat in (0, 1, 0, 1)]
+    assert table(twice)[0].accuracy.repeats == 2
+    assert table([record(), record(seed=1)])[0].accuracy.repeats == 1
+    assert table([record(), Record({**record().description, "seed": 1}, record().arrays)])[0].accuracy.repeats == 2
+
+
+def test_totals_are_of_one_setting_of_each_attack_and_of_those_repeated_as_often_as_most() -> None:
+    suite = [record(label, repeat) for label in ("PGD", "FGSM", "Square") for repeat in range(3)]
+    expected = {row.label: (row.accuracy, row.attacks) for row in table(suite) if row.label.startswith("Total")}
+    assert [attacks for _, attacks in expected.values()] == [2, 3, 3]
+    longer = [record("PGD", seed=i, attack={"name": "PGD", "m": m, "seed": 0}, m=m) for i, m in enumerate((5, 200))]
+    more = [record("PGD", seed=3, n=100), record("FAB", seed=4)]
+    rows = table([*longer, *more, *suite])
+    assert {row.label: (row.accuracy, row.attacks) for row in rows if row.label.startswith("Total")} == expected
+    unfinished = table([r for r in suite if r.repeat < 2 or r.label == "PGD"])
+    assert [(row.accuracy.repeats, row.attacks) for row in unfinished if row.label == "Total (all attacks)"] == [(2, 3)]
+
+
+def test_the_total_is_of_the_setting_that_most_modes_share() -> None:
+    suite = [record(label, n=n, seed=i) for i, (label, n) in enumerate((("PGD", 1), ("EOT-PGD", 10), ("EOT-FGSM", 10)))]
+    for other in suite:
+        other.description["attack"]["name"] = other.label.removeprefix("EOT-")
+    swept = [record("EOT-PGD", n=n, seed=n, attack={"name": "PGD", "m": 10, "seed": 0}) for n in (5, 100)]
+    expected = [row.accuracy.mean for row in table(suite)[-3:]]
+    assert [row.accuracy.mean for row in table([*swept, *suite])[-3:]] == expected
+    assert [row.accuracy.mean for row in table([*swept, *suite[:1], *suite[2:]])[-3:]] != expected
+
+
 def test_totals_need_common_examples_and_repeats() -> None:
     with pytest.raises(GradDivError, match="2 different sets of examples"):
         table([record(), record("FGSM", b=40)])

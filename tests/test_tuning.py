@@ -3,15 +3,16 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+import optuna
 import pytest
 
 from graddiv import store, tuning
 from graddiv.data import Dataset
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
-from graddiv.recipes import recipe
+from graddiv.recipes import radius, recipe
 from graddiv.training.loop import DivergedError
-from graddiv.tuning import Judge, Result, Search, training_epsilon, tune
+from graddiv.tuning import Judge, Result, Search, tune
 from tests.training.helpers import random_data, tiny
 
 JUDGE = Judge(epsilon=0.1, n=2, m=2, examples=6)
@@ -87,12 +88,31 @@ def test_a_trial_is_not_stolen_from_its_first_moment_to_its_last(
     search, work, seen = Search(("kappa",), (0.1,)), attrgetter(moment)(tuning), []
 
     def looked_at(*arguments: Any, **rest: Any) -> Any:
+        monkeypatch.setattr(f"graddiv.tuning.{moment}", work)
         seen.append(tune(EXPERIMENT, tmp_path, search, JUDGE))
         return work(*arguments, **rest)
 
     monkeypatch.setattr(f"graddiv.tuning.{moment}", looked_at)
     assert len(tune(EXPERIMENT, tmp_path, search, JUDGE)) == 1
     assert seen == [[]]
+    assert watch.trained == ["kappa-0.1"]
+
+
+def test_a_trial_that_ends_while_it_is_looked_at_is_not_repeated(
+    watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    search, url = Search(("kappa",), (0.1,)), f"sqlite:///{tmp_path / 'study.db'}"
+    watch.fails = {"kappa-0.1": KeyboardInterrupt}
+    with pytest.raises(KeyboardInterrupt):
+        tune(EXPERIMENT, tmp_path, search, JUDGE)
+
+    def ends(*_: object) -> bool:
+        optuna.load_study(study_name=None, storage=url).tell(0, 0.5)
+        return False
+
+    watch.fails = {}
+    monkeypatch.setattr(store, "is_locked", ends)
+    assert len(tune(EXPERIMENT, tmp_path, search, JUDGE)) == 1
     assert watch.trained == ["kappa-0.1"]
 
 
@@ -129,9 +149,9 @@ def test_table_and_plot(tmp_path: Path) -> None:
 
 
 def test_the_radius_is_the_one_of_training() -> None:
-    assert training_epsilon(recipe("mnist/adv-bnn+graddiv", "demo")) == 0.2
-    assert training_epsilon(recipe("cifar10/rse+graddiv", "paper")) == 8 / 255
-    assert training_epsilon(recipe("mnist/rse+graddiv", "demo", ["scale=mine"])) == 0.3
+    assert radius(recipe("mnist/adv-bnn+graddiv", "demo")) == 0.2
+    assert radius(recipe("cifar10/rse+graddiv", "paper")) == 8 / 255
+    assert radius(recipe("mnist/rse+graddiv", "demo", ["scale=mine"])) == 0.3
 
 
 def test_mistakes(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,8 @@ class Attack(ABC):
     def _checked(self, x0: Tensor, y: Tensor, epsilon: float | Tensor) -> Float[Tensor, " b"]:
         """The radius, one per example, once everything is as it should be."""
         low, high = self.geometry.bounds
+        if self.restarts < 1:
+            raise GradDivError(f"restarts is {self.restarts}, expected at least one")
         if y.shape != x0.shape[:1] or y.dtype != torch.int64:
             raise GradDivError(
                 f"y has shape {tuple(y.shape)} and type {y.dtype}, "
@@ -115,8 +117,9 @@ class Attack(ABC):
             raise GradDivError(
                 f"epsilon has shape {tuple(radius.shape)}, expected a number or one for each of {len(x0)}"
             )
-        if radius.numel() and not (radius.min() >= 0 and radius.max() < math.inf):
-            raise GradDivError(f"epsilon is {radius.min():.4g}, expected a finite radius >= 0")
+        bad = radius[~((radius >= 0) & (radius < math.inf))]
+        if len(bad):
+            raise GradDivError(f"epsilon is {bad[0]:.4g}, expected a finite radius >= 0")
         return radius.expand(len(x0))
 
 

@@ -68,7 +68,13 @@ class View(ABC):
         """The value of the objective over the models of iteration k."""
         goal = lookup(objective)
         with torch.no_grad(), self._statistics():
-            return goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
+            loss = goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
+        if (broken := loss.isnan()).any():
+            raise GradDivError(
+                f"the loss of {int(broken.sum())} of {len(loss)} examples is NaN: "
+                "look at the network's weights and at the input"
+            )
+        return loss
 
     def logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         """The mean logits z over the models of iteration k."""

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from graddiv.evaluation import Target
-    from graddiv.records import Record
-
-EPSILON = {"mnist-mini": 0.3, "mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
-"""The paper's radii, for networks that were not trained against any."""
+    from graddiv.records import Record, Row
 
 Run = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
 Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
@@ -68,8 +65,8 @@ def attack(
     chosen, how = suite_of(suite, words(attacks), m), parse_modes(words(modes))
     directory = out or run / "records"
     with world(device) as here:
-        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
-        radii = [number(text) for text in words(epsilon)] or [radius]
+        target, own = load_target(run, split, examples, batch, seed, data_root, here.device)
+        radii = [number(text) for text in words(epsilon)] or [own]
         wanted = cells(chosen, radii, modes=how, n=n, repeats=repeats, random=target.random)
         with writing(directory, here), progress_bar() as progress:
             records = attack_all(target, wanted, directory, here=here, progress=progress)
@@ -108,11 +105,12 @@ def load_target(
     data_root: Path | None,
     device: "torch.device",
 ) -> "tuple[Target, float]":
-    """A trained run with the examples it is judged on, and the epsilon of its training."""
+    """A trained run with the examples it is judged on, and the epsilon at which its method is compared."""
     from graddiv.data import load
     from graddiv.evaluation import Target
     from graddiv.experiment import trained
     from graddiv.performance import channels_last
+    from graddiv.recipes import radius
 
     root = str(data_root) if data_root else None
     experiment, F = trained(run, root)
@@ -122,9 +120,8 @@ def load_target(
     data = data if examples is None else data.take(slice(0, examples))
     F.to(device)
     channels_last(F)
-    radius = experiment.adversary.epsilon if experiment.adversary is not None else EPSILON[experiment.data.name]
     facts = {"method": experiment.method, "lam": experiment.graddiv.lam if experiment.graddiv is not None else 0.0}
-    return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts), radius
+    return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts), radius(experiment)
 
 
 def print_tables(records: "list[Record]") -> None:
@@ -132,7 +129,7 @@ def print_tables(records: "list[Record]") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from graddiv.records import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL, by_value, table
+    from graddiv.records import by_value, table
 
     console = Console()
     groups: dict[tuple[str, str], list[Record]] = {}
@@ -149,15 +146,22 @@ def print_tables(records: "list[Record]") -> None:
                 title_justify="left",
             )  # fmt: skip
             rows = table([*clean, *group])
-            of = {PAPERS_TOTAL: len(PAPER_ROWS), ALL_TOTAL: sum(r.per_draw is not None for r in rows) - bool(clean)}
-            names = {PAPERS_TOTAL: "the paper's {} rows", ALL_TOTAL: "all {} rows"}
             for row in rows:
                 a = row.accuracy
                 spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
                 interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
                 per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
-                label = row.label
-                if row.attacks < of.get(label, 0):
-                    label = f"Total ({row.attacks} of {names[label].format(of[label])})"
+                label = _of_how_many(row, sum(r.per_draw is not None and r.label != "clean" for r in rows))
                 shown.add_row(label, f"{100 * a.mean:.2f}{spread}", interval, per_draw)
             console.print(shown)
+
+
+def _of_how_many(row: "Row", attacks: int) -> str:
+    """The label of a row; a Total of a part of the rows says so."""
+    from graddiv.records import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
+
+    if row.label == PAPERS_TOTAL and row.attacks < len(PAPER_ROWS):
+        return f"Total ({row.attacks} of the paper's {len(PAPER_ROWS)} rows)"
+    if row.label == ALL_TOTAL and row.attacks < attacks:
+        return f"Total ({row.attacks} of all {attacks} rows)"
+    return row.label

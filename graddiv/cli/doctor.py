@@ -11,7 +11,8 @@ from graddiv import __version__
 from graddiv.cli.data import DataRoot
 
 REQUIRED = (
-    "torch", "numpy", "scipy", "jaxtyping", "pydantic", "safetensors", "optuna", "matplotlib", "jinja2", "typer", "rich",
+    "torch", "numpy", "scipy", "jaxtyping", "pydantic", "safetensors", "optuna", "matplotlib", "jinja2",
+    "typer", "rich",
 )  # fmt: skip
 """Those of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
 PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox", "eagerpy", "numba", "llvmlite")

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from graddiv.evaluation.checklist import Item
     from graddiv.records import Record
 
-MEASUREMENTS = ("concentration", "gradients", "increase", "rotation", "boundary")
+MEASUREMENTS = ("concentration", "gradients", "increase", "rotation", "boundary", "ensemble")
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
 
 
 def measure(
     run: Run,
     what: Annotated[str, typer.Option(help="Which of these; comma-separated.")] = ",".join(MEASUREMENTS),
-    n: Annotated[int, typer.Option(help="Gradients at each example.")] = 100,
+    n: Annotated[int, typer.Option(help="Gradients at each example, and models of the largest ensemble.")] = 100,
     epsilon: Epsilon = "",
     examples: Examples = None,
     split: Split = "test",
@@ -38,13 +38,16 @@ def measure(
 
     concentration: kappa, mean resultant lengths, |E g| / E |g| of every example.  gradients: those of the first
     examples.  increase: of the loss under EOT-PGD, beside Theorem 1's bound.  rotation: PGD along turned gradients.
-    boundary: decision regions of sample models.  The figures are drawn from these records, below RUN/records.
+    boundary: decision regions of sample models.  ensemble: accuracy against the number of models that answer.  The
+    figures are drawn from these records, below RUN/records.
     """
     from graddiv.distributed import world
     from graddiv.evaluation import batches
     from graddiv.performance import keep_memory
 
     keep_memory()
+    if not words(what):
+        raise GradDivError(f"--what is {what!r}, expected at least one of {', '.join(MEASUREMENTS)}")
     for word in words(what):
         if word not in MEASUREMENTS:
             raise unknown("measurement", word, MEASUREMENTS)
@@ -150,6 +153,9 @@ def sweep(
     split: Split = "test",
     batch: Batch = 100,
     seed: Seed = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Where records go, by run if there are several; RUN/records if not given.")
+    ] = None,
     data_root: DataRoot = None,
     device: Device = None,
 ) -> None:
@@ -168,12 +174,14 @@ def sweep(
             f"--values is {values!r} and --over {over!r}: values are needed, and for lam the runs are them"
         )
     [chosen] = suite("quick", [attack], m)
-    records = []
-    with world(device) as here, progress_bar() as progress:
+    records, directories = [], []
+    with world(device) as here:
         for run in runs:
             target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
             radius = number(epsilon) if epsilon else radius
-            with writing(run / "records", here):
+            directory = run / "records" if out is None else out / run.name if len(runs) > 1 else out
+            directories.append(directory)
+            with writing(directory, here), progress_bar() as progress:
                 records += attack_at(
                     target,
                     chosen,
@@ -182,7 +190,7 @@ def sweep(
                     epsilon=radius,
                     n=n,
                     repeats=repeats,
-                    directory=run / "records",
+                    directory=directory,
                     here=here,
                     progress=progress,
                 )
@@ -194,6 +202,8 @@ def sweep(
                 spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
                 interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
                 typer.echo(f"  {value:<8.4g} {100 * a.mean:6.2f} %{spread}   (test set, 95 %: {interval})")
+        for directory in directories:
+            typer.echo(f"records: {directory}")
 
 
 def print_items(items: "list[Item]", title: str) -> None:
@@ -210,6 +220,7 @@ def print_items(items: "list[Item]", title: str) -> None:
 def _jobs(what: str, target: "Target", directory: Path, n: int, radii: list[float]) -> "list[Job]":
     from graddiv.evaluation.boundary import boundary
     from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, rotation
+    from graddiv.evaluation.ensemble import ensemble_size
     from graddiv.geometry import L2
 
     match what:
@@ -223,6 +234,8 @@ def _jobs(what: str, target: "Target", directory: Path, n: int, radii: list[floa
             p = target.data.batch(slice(0, 1))[0].numel()
             flat = [rotation(target, directory, epsilon=radius) for radius in radii]
             return [*flat, *(rotation(target, directory, epsilon=l2_radius(r, p), geometry=L2()) for r in radii)]
+        case "ensemble":
+            return [ensemble_size(target, directory, n=n)]
         case _:
             return [boundary(target, directory, epsilon=radius) for radius in radii]
 
@@ -251,6 +264,10 @@ def _told(record: "Record") -> str:
             found = transfer(record)
             others = f"{100 * found.mean:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
             return f"accuracy on images made for another sample model: {others}; on its own: {100 * found.own:.1f} %"
+        case "ensemble-size":
+            accuracy = 100 * record["right"].mean(0)
+            sizes = sorted({1, *(size for size in (2, 5, 10, 20, 50) if size < len(accuracy)), len(accuracy)})
+            return "accuracy of so many models: " + ", ".join(f"{accuracy[k - 1]:.1f} % of {k}" for k in sizes)
         case kind:
             return f"{kind} of the first {record.examples} examples"
 

@@ -112,16 +112,17 @@ def tune(
     experiment = _experiment(recipe, scale, overrides, seed)
     from graddiv import tuning
     from graddiv.performance import keep_memory
+    from graddiv.recipes import LAMBDAS, radius
     from graddiv.training.display import Display
 
     keep_memory()
     search = tuning.Search(
         tuple(words(regularizers)) if regularizers else (tuning.own_regularizer(experiment),),
-        tuple(map(number, words(lambdas))) if lambdas else tuning.LAMBDAS,
+        tuple(map(number, words(lambdas))) if lambdas else LAMBDAS,
         sampler,
         trials,
     )
-    judge = tuning.Judge(number(epsilon) if epsilon else tuning.training_epsilon(experiment), n, m, examples)
+    judge = tuning.Judge(number(epsilon) if epsilon else radius(experiment), n, m, examples)
     directory = out or Path("runs") / f"tune-{experiment.run_name}"
     typer.echo(f"{search.size} trials, each about {experiment.cost} on two CPU cores, in {directory}")
     with Display(experiment.method) as display:

@@ -22,6 +22,9 @@ Advance = Callable[[float], None]
 Compute = Callable[[slice, Advance], Mapping[str, np.ndarray]]
 """What is found for the examples of a slice: arrays whose first axis is the example."""
 
+PATIENCE = 12 * 3600.0
+"""Seconds for which the batches of other processes are waited for while none comes: one may take hours."""
+
 Progress = Callable[[float, float, str], None]
 """Told the work done, all there was to do when it began, and what is being made."""
 
@@ -94,9 +97,9 @@ class Job:
         return self.path.with_suffix(".parts") / f"{number:05d}"
 
     def _check(self, path: Path) -> None:
-        different = store.differences(Record.load(path).description, self.description)
+        different = store.differences(self.description, Record.load(path).description)
         if different:
-            key, found, wanted = different[0]
+            key, wanted, found = different[0]
             raise GradDivError(
                 f"{self.path} was made with {key} = {found!r}, now it is {wanted!r}: "
                 "choose another directory with --out, or the settings of that one"
@@ -107,6 +110,7 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
     """The records of all jobs; what is on disk already is not computed again.
 
     Batches are dealt out to the processes in turn, over all jobs, and nobody waits for anybody before all are done.
+    All processes must see one directory, for they tell each other by its files what is done.
     """
     paths = [job.path for job in jobs if job.path is not None]
     if len(set(paths)) < len(paths):
@@ -132,9 +136,8 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
             progress(done, total, job.label)
         if here.size == 1:
             job.join()
-    # On the files and not at a barrier, which loses patience: a batch of a long attack may take hours.
-    while here.size > 1 and not all(jobs[which].has(number) for which, number in todo):
-        time.sleep(0.1)
+    if here.size > 1:
+        _await([(jobs[which], number) for which, number in todo])
     here.wait()
     if here.writes:
         for job in jobs:
@@ -144,6 +147,21 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
         Record.load(job.path) if job.path is not None else Record(job.description, _joined(kept[which]))
         for which, job in enumerate(jobs)
     ]
+
+
+def _await(todo: Sequence[tuple[Job, int]]) -> None:
+    """Wait for everybody's files, not at a barrier, which loses patience: a batch of a long attack may take hours."""
+    missing, since = todo, time.monotonic()
+    while left := [(job, number) for job, number in missing if not job.has(number)]:
+        if len(left) < len(missing):
+            missing, since = left, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            job, number = missing[0]
+            raise GradDivError(
+                f"batch {number} of {job.path} and {len(missing) - 1} others are missing and for "
+                f"{PATIENCE / 3600:.3g} hours none has come: expected a directory that all processes share"
+            )
+        time.sleep(0.1)
 
 
 @contextmanager

@@ -4,6 +4,7 @@ Every item has a verdict and the numbers behind it.  Changes are judged by paire
 ensemble that had no part in choosing what is compared.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
@@ -26,14 +27,16 @@ Verdict = Literal["pass", "warn", "fail", "not enough evidence"]
 LEVEL = 0.01
 """A change is one if chance alone would give such one-sided flips with less than this probability."""
 
+LEAST = math.ceil(1 - math.log2(LEVEL))
+"""So many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Where fewer examples are left nothing can show."""
+
+TOO_FEW = f"; fewer than {LEAST} examples are left right, too few to show a change"
+
 LARGE = 0.05
 """Attacks that still gain more than this share of examples when they are made longer were far from done."""
 
 WHOLE_BOX = 1.0
 """The l_inf radius within which every image lies."""
-
-FEW = 5
-"""Fewer images than these show nothing."""
 
 
 class Item(NamedTuple):
@@ -142,7 +145,7 @@ def gather(
     failed = made[cell(PGD(m=m))]
     survivors = np.flatnonzero(failed["correct"] & failed["correct_again"])[: settings.images]
     random = None
-    if len(survivors) >= FEW:
+    if len(survivors) >= LEAST:
         search = cell(RandomSearch(samples=settings.samples))
         job = attack_job(target.take(torch.from_numpy(survivors)), search, directory)
         [random] = run([job], here=here, progress=progress)
@@ -178,6 +181,8 @@ class Comparison(NamedTuple):
     """The one that is expected to be no better."""
     stronger: str
     accuracies: tuple[float, float]
+    right: tuple[int, int]
+    """Examples that each leaves right: no more than these can be lost, or won."""
     lost: int
     """Examples on which only the second succeeded."""
     won: int
@@ -195,7 +200,8 @@ def compare(weaker: Record, stronger: Record) -> Comparison:
     before, after = weaker["correct_again"], stronger["correct_again"]
     change = flips(before, after)
     names = (_named(weaker), _named(stronger))
-    return Comparison(*names, (float(before.mean()), float(after.mean())), change.lost, change.won, change.p)
+    accuracies, right = (float(before.mean()), float(after.mean())), (int(before.sum()), int(after.sum()))
+    return Comparison(*names, accuracies, right, change.lost, change.won, change.p)
 
 
 def one_step(single: Sequence[Record], iterative: Sequence[Record]) -> Item:
@@ -220,6 +226,8 @@ def unbounded(record: Record) -> Item:
     """3. An attack that may change every pixel at will must reach 100 % success."""
     left, examples = int(record["correct"].sum()), len(record["correct"])
     verdict: Verdict = "pass" if left <= 0.005 * examples else "warn" if left <= LARGE * examples else "fail"
+    if verdict == "pass" and examples < LEAST:
+        verdict = "not enough evidence"
     sentence = f"{_named(record)} leaves {left} of {examples} examples right"
     return Item("an unbounded attack reaches 100 %", verdict, sentence, {"left": left, "examples": examples})
 
@@ -228,7 +236,7 @@ def random_search(record: Record | None) -> Item:
     """4. Where EOT-PGD fails random search must fail too; an image counts if both ensembles are fooled."""
     name = "random search finds nothing where EOT-PGD failed"
     if record is None:
-        sentence = f"EOT-PGD failed on fewer than {FEW} examples: nothing is left to search"
+        sentence = f"EOT-PGD failed on fewer than {LEAST} examples: nothing is left to search"
         return Item(name, "not enough evidence", sentence, {"images": 0})
     found, images = int((~record["correct"] & ~record["correct_again"]).sum()), len(record["correct"])
     verdict: Verdict = "pass" if found == 0 else "warn" if found <= LARGE * images else "fail"
@@ -252,12 +260,12 @@ def distortion(records: Sequence[Record]) -> Item:
     if worse:
         verdict: Verdict = "fail"
         sentence = f"accuracy rises with epsilon ({curve})"
-    elif grew or ordered[0].accuracy == 0:
+    elif grew:
         verdict, sentence = "pass", f"accuracy falls with epsilon ({curve})"
     else:
         verdict, sentence = "fail", f"accuracy hardly changes with epsilon ({curve})"
-        if len(ordered[0]["correct"]) < 20:
-            verdict = "not enough evidence"
+        if ends.right[0] < LEAST:
+            verdict, sentence = "not enough evidence", sentence + TOO_FEW
     return Item("success grows with epsilon", verdict, sentence, evidence)
 
 
@@ -271,6 +279,8 @@ def converged(name: str, key: str, records: Sequence[Record]) -> Item:
     verdict: Verdict = "pass" if not falls else "warn" if gain <= LARGE else "fail"
     curve = ", ".join(f"{100 * r.accuracy:.1f} % at {v}" for r, v in zip(ordered, values, strict=True))
     sentence = f"accuracy {'still falls' if falls else 'has settled'} as {key} grows ({curve})"
+    if verdict == "pass" and last.right[0] < LEAST:
+        verdict, sentence = "not enough evidence", sentence + TOO_FEW
     evidence = {key: values, "accuracy": [record.accuracy for record in ordered], "last": last._asdict()}
     return Item(f"{name} gain nothing", verdict, sentence, evidence)
 
@@ -280,12 +290,14 @@ def _ordering(name: str, deciding: Sequence[Comparison], telling: Sequence[Compa
     wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
     worst = (wrong or odd or list(deciding))[0]
     verdict: Verdict = "fail" if wrong else "warn" if odd else "pass"
-    if verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won <= FEW:
-        verdict = "not enough evidence"
     sentence = (
         f"{100 * worst.accuracies[0]:.1f} % under {worst.weaker}, {100 * worst.accuracies[1]:.1f} % under "
         f"{worst.stronger} ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
     )
+    if verdict == "pass" and any(c.right[1] < LEAST for c in deciding):
+        verdict, sentence = "not enough evidence", sentence + TOO_FEW
+    elif verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won < LEAST:
+        verdict = "not enough evidence"
     evidence = {"deciding": [c._asdict() for c in deciding], "telling": [c._asdict() for c in telling]}
     return Item(name, verdict, sentence, evidence)
 

@@ -50,11 +50,7 @@ def predict(
     scores, answers = [], []
     with torch.no_grad(), running_statistics(F):
         for f in models_of(F, n, seed):
-            z = f(x)
-            if not torch.isfinite(z).all():
-                raise GradDivError(
-                    "a sample model returns NaN or infinite logits: look at its weights and at the input"
-                )
+            z = _logits(f, x)
             answers.append(z.argmax(1))
             scores.append(_score(z, rule))
     return Prediction(torch.stack(scores).mean(0), torch.stack(answers))
@@ -64,12 +60,21 @@ def accuracy_by_size(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], n: int = N_ENSEMBLE, seed: int = 0
 ) -> Bool[Tensor, "n b"]:
     """Whether the ensemble of the first 1, 2, .. n sample models is right, for each example."""
+    if n < 1:
+        raise GradDivError(f"n is {n}, expected at least one sample model")
     total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
     with torch.no_grad(), running_statistics(F):
         for f in models_of(F, n, seed):
-            total = total + _score(f(x), "softmax")
+            total = total + _score(_logits(f, x), "softmax")
             right.append(total.argmax(1) == y)
     return torch.stack(right)
+
+
+def _logits(f: SampleModel, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+    z = f(x)
+    if not torch.isfinite(z).all():
+        raise GradDivError("a sample model returns NaN or infinite logits: look at its weights and at the input")
+    return z
 
 
 def _score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:

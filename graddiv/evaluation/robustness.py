@@ -98,6 +98,8 @@ class Cell:
 
 def parse_modes(names: Sequence[str]) -> list[Mode]:
     """Modes by name."""
+    if not names:
+        raise GradDivError(f"there are 0 modes, expected at least one of {', '.join(MODES)}")
     for name in names:
         if name not in MODES:
             raise unknown("mode", name, MODES)
@@ -220,13 +222,19 @@ def sweep(
     """EOT-[Attack] at each value of n, m, epsilon or restarts, everything else equal; `records.curve` reads it off."""
     if over not in SWEPT:
         raise unknown("setting", over, SWEPT)
-    wanted = []
+    if over == "m" and isinstance(attack, FGSM):
+        raise GradDivError(f"{attack.name} has one step, whatever m: expected an iterative attack")
+    if over != "epsilon" and (broken := [value for value in values if value != int(value)]):
+        raise GradDivError(f"{over} is {broken[0]:g}, expected whole numbers")
+    # the clean images too: records of other examples in the same directory are then told by them
+    wanted = cells([], [], repeats=repeats)
     for repeat in range(repeats):
         for value in values:
             each = attack if over in ("n", "epsilon") else replace(attack, **{over: int(value)})  # type: ignore[arg-type]
             models, radius = int(value) if over == "n" else n, float(value) if over == "epsilon" else epsilon
             wanted.append(Cell(each, "eot" if target.random else "fixed", models, radius, repeat))
-    return attack_all(target, wanted, directory, here=here, progress=progress)
+    made = attack_all(target, wanted, directory, here=here, progress=progress)
+    return [record for record in made if record.attack]
 
 
 def evaluate(

@@ -105,8 +105,8 @@ class Target:
             "target": self.name,
             **self.facts,
             "parameters": _fingerprint(self.F),
+            "examples": len(self.data),  # before their checksum: the first difference is told
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
-            "examples": len(self.data),
             "n_ensemble": self.n_ensemble,
             "seed": self.seed,
             "batch": self.batch,

@@ -15,6 +15,9 @@ DATA = ("mnist-mini", "mnist", "cifar10", "stl10")
 SCALES = ("paper", "quick", "demo")
 REGULARIZERS: tuple[str, ...] = get_args(RegularizerName)
 
+LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
+"""The paper cross-validates lambda over [0.05, 10]; its choices, 0.7 and 1, are among these."""
+
 Tables = dict[str, Any]
 
 
@@ -116,14 +119,15 @@ def _set(values: Tables, override: str) -> str | None:
     *tables, key = path.strip().split(".")
     if not equals or not key:
         return f"--set {override!r}: expected key=value, such as adversary.epsilon=8/255"
+    section: Any = values
     for table in tables:
-        values = values.setdefault(table, {})
-        if not isinstance(values, dict):
+        section = section.setdefault(table, {})
+        if not isinstance(section, dict):
             return f"--set {override!r}: {table} is a value and has no keys of its own"
     if text.strip() == "none":
-        values.pop(key, None)
+        section.pop(key, None)
     else:
-        values[key] = _literal(text.strip())
+        section[key] = _literal(text.strip())
     return None
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from graddiv import published
 from graddiv.errors import GradDivError
-from graddiv.records import PAPER_ROWS, Record, Row, Summary, table
+from graddiv.records import PAPER_ROWS, PAPERS_TOTAL, Record, Row, Summary, table
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.study import RunFiles, Study, at_epsilon, sweep, usual_n
 from graddiv.report.texts import bound
@@ -14,8 +14,6 @@ from graddiv.report.texts import bound
 ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
 LABELS = ("clean", *(f"{mode}{attack}" for mode in ("", "EOT^1-", "EOT-") for attack in ATTACKS))
 """Rows in the paper's order: by mode."""
-
-PAPERS_TOTAL = "Total (paper's rows)"
 
 DATA_TITLES = {"mnist": "MNIST", "mnist-mini": "MNIST-mini", "cifar10": "CIFAR-10", "stl10": "STL-10"}
 

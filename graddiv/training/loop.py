@@ -21,7 +21,7 @@ from graddiv.directions.regularizers import REGULARIZERS
 from graddiv.directions.vmf import debiased_mrl
 from graddiv.distributed import World, world
 from graddiv.errors import GradDivError
-from graddiv.experiment import LAST, Experiment, load_state
+from graddiv.experiment import LAST, Experiment, check_format, load_state
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.performance import channels_last
 from graddiv.seeding import fold, generator
@@ -33,8 +33,6 @@ PROBED_AT_ONCE = 128
 PROBE_GRADIENTS = 3
 SAVE_AFTER = 120.0
 """Seconds after which `last` is saved even if the epoch is not over."""
-FORMAT = 1
-"""Of run directories: to be raised when one can no longer be continued by the versions from before."""
 
 
 @runtime_checkable
@@ -117,7 +115,7 @@ class _Run:
     def _open(self) -> None:
         """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
         if self.here.writes:
-            _check_format(self.directory)
+            check_format(self.directory, begin=True)
             store.same(self.directory / "experiment.json", self.experiment.model_dump(mode="json"))
             store.same(self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum})
             store.write(self.directory / "recipe.toml", self.experiment.to_toml().encode())
@@ -271,18 +269,6 @@ class _Run:
 def _order(seed: int, epoch: int, examples: int) -> Tensor:
     """The order in which an epoch visits the examples."""
     return torch.randperm(examples, generator=generator(fold(seed, "order", epoch)))
-
-
-def _check_format(directory: Path) -> None:
-    """Refuse a directory that a later version made."""
-    path = directory / "version.json"
-    if not path.exists():
-        store.write_json(path, {"format": FORMAT})
-    elif (found := store.read_json(path)["format"]) > FORMAT:
-        raise GradDivError(
-            f"{directory} has format {found}, but this version of graddiv knows none above {FORMAT}: "
-            "use the newer version that made it, or choose another directory with --out"
-        )
 
 
 def _check_batch(experiment: Experiment, examples: int, here: World) -> None:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from graddiv import Dirac, bayesian
-from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, Square
+from graddiv import Dirac, GradDivError, bayesian
+from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, RandomSearch, Square
 from graddiv.geometry import L2
 from tests.helpers import convnet, images, labels, network
 
@@ -75,6 +75,18 @@ def test_nothing_of_the_callers_is_touched(attack: Attack) -> None:
     assert [m.training for m in F.modules()] == modes
     assert all(p.grad is None for p in F.parameters())
     assert torch.equal(x, copy)
+
+
+@pytest.mark.parametrize("attack", [*ATTACKS, RandomSearch(samples=2)], ids=lambda a: f"{a.name}-{a.geometry.name}")
+def test_what_cannot_be_attacked_is_refused(attack: Attack) -> None:
+    module, x, y = convnet(), images(3), labels(3)
+    with pytest.raises(GradDivError, match=r"3 of 3 examples (is NaN|are not finite)"):
+        attack(Given([lambda x: module(x) * float("nan")]), x, y, 0.1)
+    with pytest.raises(GradDivError, match="restarts is 0"):
+        replace(attack, restarts=0)(module, x, y, 0.1)
+    for bad in (float("inf"), float("nan"), -0.5):
+        with pytest.raises(GradDivError, match=f"epsilon is {bad}"):
+            attack(module, x, y, torch.tensor([0.1, 0.2, bad], dtype=torch.float64))
 
 
 @every_attack

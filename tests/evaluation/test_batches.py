@@ -10,7 +10,7 @@ import pytest
 
 from graddiv.distributed import ALONE, Value, World, world
 from graddiv.errors import GradDivError
-from graddiv.evaluation import attack_all
+from graddiv.evaluation import attack_all, batches
 from graddiv.evaluation.batches import Job, run, writing
 from graddiv.evaluation.concentration import concentration
 from graddiv.evaluation.robustness import attack_job
@@ -143,6 +143,20 @@ def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:
     children = [forked(lambda rank=rank: work(rank)) for rank in range(2)]  # type: ignore[misc]
     assert all(wait_or_kill(child) for child in children)
     assert contents(tmp_path / "two") == contents(tmp_path / "one")
+
+
+def test_without_a_shared_directory_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Lonely(World):
+        def shared(self, value: Value) -> Value:
+            return value
+
+        def wait(self) -> None:
+            pass
+
+    monkeypatch.setattr(batches, "PATIENCE", 0.2)
+    job = counting_job(tmp_path / "a.record", [])
+    with pytest.raises(GradDivError, match=r"batch 1 of .*a\.record and 0 others are missing .* all processes share"):
+        run([job], here=Lonely(0, 2, ALONE.device))
 
 
 def test_work_is_dealt_out_over_all_jobs(tmp_path: Path) -> None:

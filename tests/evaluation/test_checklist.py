@@ -8,11 +8,11 @@ from torch import nn
 
 from graddiv.attacks import PGD
 from graddiv.evaluation import Target
-from graddiv.evaluation.checklist import Item, Settings, black_box, checklist, converged, distortion, one_step
+from graddiv.evaluation.checklist import LEVEL, Item, Settings, black_box, checklist, converged, distortion, one_step
 from graddiv.evaluation.checklist import random_search as random_item
 from graddiv.evaluation.checklist import unbounded as unbounded_item
 from graddiv.networks import bayesian
-from graddiv.records import Record
+from graddiv.records import Record, flips
 from graddiv.seeding import generator
 from tests.helpers import convnet
 
@@ -73,7 +73,7 @@ def test_distortion() -> None:
     assert at(0.9, 0.6, 0.2).verdict == "pass"
     assert at(0.9, 0.5, 0.8).verdict == "fail"
     assert at(0.9, 0.9, 0.9).verdict == "fail"
-    assert at(0.0, 0.0).verdict == "pass"
+    assert at(0.0, 0.0).verdict == "not enough evidence"
 
 
 def test_convergence() -> None:
@@ -84,6 +84,25 @@ def test_convergence() -> None:
     assert at(0.9, 0.6, 0.57).verdict == "warn"
     assert at(0.9, 0.6, 0.5).verdict == "fail"
     assert at(0.9, 0.6, 0.5998).verdict == "pass", "two flips are no fall"
+
+
+def test_where_too_few_examples_are_left_nothing_is_shown() -> None:
+    """Seven flips, all to one side, happen by chance with p = 2 / 2^7 > 0.01; eight do not."""
+    assert flips(np.ones(7, bool), np.zeros(7, bool)).p > LEVEL > flips(np.ones(8, bool), np.zeros(8, bool)).p
+
+    def verdicts(left: int, b: int = 100) -> list[str]:
+        share = (left - 0.5) / b
+        items = [
+            one_step([record(0.5, "EOT-FGSM", b=b)], [record(share, b=b)]),
+            black_box([record(0.5, "Square", b=b)], [record(share, b=b)]),
+            distortion([record(share, b=b, epsilon=e) for e in (0.1, 0.2)]),
+            converged("more models", "n", [record(share, b=b, n=n) for n in (1, 2)]),
+        ]
+        return [item.verdict for item in items]
+
+    assert verdicts(7) == ["not enough evidence"] * 4
+    assert verdicts(8) == ["pass", "pass", "fail", "pass"]
+    assert [unbounded_item(record(0.0, b=b)).verdict for b in (7, 8)] == ["not enough evidence", "pass"]
 
 
 def blobs(b: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:

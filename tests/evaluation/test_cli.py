@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_json(directory / "experiment.json", experiment.model_dump(mode="json"))
     (directory / "checkpoints").mkdir()
     state = {f"network.{name}": tensor for name, tensor in F.state_dict().items()}
-    store.write_tensors(directory / "checkpoints" / LAST, state, {})
+    store.write_tensors(directory / "checkpoints" / LAST, state, {"progress": {"step": 1}})
     return directory
 
 
@@ -55,8 +56,11 @@ def test_attack_prints_the_table_and_writes_records(run: Path) -> None:
     assert "epsilon 0.2, 2 test" in first.output
     assert len(read_all(run / "records")) == 1 + 2 * 3
     assert graddiv(*arguments).output == first.output, "nothing is computed twice"
-    with pytest.raises(GradDivError, match="was made with"):
+    assert "Total (6 of the paper's 16 rows)" in first.output
+    with pytest.raises(GradDivError, match="was made with examples = 2, now it is 5"):
         graddiv(*arguments[:-2], "--examples", 5)
+    with pytest.raises(GradDivError, match="there are 0 modes"):
+        graddiv(*arguments, "--modes", "")
 
 
 def test_records_as_csv(run: Path) -> None:
@@ -77,6 +81,10 @@ def test_measure_and_transfer(run: Path) -> None:
     assert "accuracy on images made for another sample model" in said
     names = {path.name for path in (run / "records").glob("*.record")}
     assert names == {"concentration.record", "gradients.record", "transfer-eps0.2.record"}
+    said = graddiv("measure", run, "--n", 3, "--examples", 2, "--what", "ensemble", "--out", run / "other").output
+    assert re.search(r"accuracy of so many models: [\d.]+ % of 1, [\d.]+ % of 2, [\d.]+ % of 3", said)
+    with pytest.raises(GradDivError, match="--what is '', expected at least one of concentration, "):
+        graddiv("measure", run, "--what", "")
     with pytest.raises(GradDivError, match="unknown measurement 'rotations', did you mean 'rotation'"):
         graddiv("measure", run, "--what", "rotations")
 
@@ -91,6 +99,7 @@ def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
         "rotation-linf-eps0.2.record",
         "rotation-l2-eps1.4.record",
         "boundary-eps0.2.record",
+        "ensemble-size.record",
     }
 
 
@@ -99,8 +108,24 @@ def test_sweep(run: Path) -> None:
     assert "accuracy against n" in said
     by_lam = graddiv("sweep", run, "--over", "lam", "--n", 2, "--m", 1, "--examples", 2).output
     assert "accuracy against lam\n  0.1 " in by_lam
+    assert f"records: {run / 'records'}" in by_lam.replace("\n", "")
     with pytest.raises(GradDivError, match="values are needed"):
         graddiv("sweep", run, "--over", "n")
+    arguments = ("sweep", run, "--over", "n", "--values", "2", "--m", 2, "--examples", 3)
+    with pytest.raises(GradDivError, match=r"was made with examples = 2, now it is 3: choose another .* --out"):
+        graddiv(*arguments)
+    graddiv(*arguments, "--out", run / "elsewhere")
+    assert {path.name for path in (run / "elsewhere").glob("*.record")} == {
+        "clean-r0.record",
+        "pgd-eot2-m2-eps0.2-r0.record",
+    }
+    for wrong, message in (
+        (("--repeats", 0), "repeats is 0"),
+        (("--values", "2.5"), r"n is 2\.5, expected whole numbers"),
+        (("--over", "m", "--attack", "fgsm"), "FGSM has one step"),
+    ):
+        with pytest.raises(GradDivError, match=message):
+            graddiv(*arguments, *wrong)
 
 
 def test_a_run_that_is_being_written_is_left_alone(run: Path) -> None:

@@ -118,7 +118,7 @@ def test_records_on_disk_are_those_in_memory(tmp_path: Path) -> None:
         ({"seed": 1}, "attack.seed"),
         ({"n_ensemble": 4}, "n_ensemble"),
         ({"batch": 5}, "batch"),
-        ({"b": 9}, "data.sha256"),
+        ({"b": 9}, "examples"),
         ({"kind": "pni"}, "parameters"),
     ],
 )

@@ -1,0 +1,23 @@
+"""How many sample models does an answer need?"""
+
+from pathlib import Path
+
+from torch import Tensor
+
+from graddiv.evaluation.batches import Advance, Job
+from graddiv.evaluation.prediction import accuracy_by_size
+from graddiv.evaluation.target import Target
+from graddiv.seeding import fold
+
+
+def ensemble_size(target: Target, directory: Path | None = None, *, n: int = 100) -> Job:
+    """right[., i] = whether the ensemble of the first i + 1 sample models is right on the clean image.
+
+    The models are those that judge the first repeat: at i + 1 = n_ensemble it is the clean accuracy of the table.
+    """
+    seed = fold(target.seed, "ensemble", 0, 0)
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        return {"right": accuracy_by_size(target.F, x, y, n, seed).T}
+
+    return target.job("ensemble-size", {"n": n}, directory, measure, work=float(n))
