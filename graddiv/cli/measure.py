@@ -12,6 +12,8 @@ from graddiv.cli.train import Device
 from graddiv.errors import GradDivError, unknown
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from graddiv.evaluation import Target
     from graddiv.evaluation.batches import Job
     from graddiv.evaluation.checklist import Item
@@ -41,27 +43,16 @@ def measure(
     boundary: decision regions of sample models.  ensemble: accuracy against the number of models that answer.  The
     figures are drawn from these records, below RUN/records.
     """
-    from graddiv.distributed import world
-    from graddiv.evaluation import batches
-    from graddiv.performance import keep_memory
-
-    keep_memory()
     if not words(what):
         raise GradDivError(f"--what is {what!r}, expected at least one of {', '.join(MEASUREMENTS)}")
     for word in words(what):
         if word not in MEASUREMENTS:
             raise unknown("measurement", word, MEASUREMENTS)
-    directory = out or run / "records"
-    with world(device) as here:
-        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
-        radii = [number(text) for text in words(epsilon)] or [radius]
-        jobs = [job for word in words(what) for job in _jobs(word, target, directory, n, radii)]
-        with batches.writing(directory, here), progress_bar() as progress:
-            records = batches.run(jobs, here=here, progress=progress)
-    if leads():
-        for record in records:
-            typer.echo(_told(record))
-        typer.echo(f"records: {directory}")
+
+    def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job]":
+        return [job for word in words(what) for job in _jobs(word, target, directory, n, radii)]
+
+    _make(jobs, run, epsilon, (split, examples, batch, seed), out, data_root, device)
 
 
 def transfer(
@@ -78,17 +69,33 @@ def transfer(
     device: Device = None,
 ) -> None:
     """Attack each of k sample models and test the images on all of them."""
+    from graddiv.evaluation.transfer import transfer as matrix
+
+    def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job]":
+        return [matrix(target, directory, epsilon=radius, k=k, m=m) for radius in radii]
+
+    _make(jobs, run, epsilon, (split, examples, batch, seed), out, data_root, device)
+
+
+def _make(
+    jobs_of: "Callable[[Target, Path, list[float]], list[Job]]",
+    run: Path,
+    epsilon: str,
+    judged_on: tuple[str, int | None, int, int],
+    out: Path | None,
+    data_root: Path | None,
+    device: str | None,
+) -> None:
+    """Make the records of a run that are missing, and tell what each found."""
     from graddiv.distributed import world
     from graddiv.evaluation import batches
-    from graddiv.evaluation.transfer import transfer as matrix
     from graddiv.performance import keep_memory
 
     keep_memory()
     directory = out or run / "records"
     with world(device) as here:
-        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
-        radii = [number(text) for text in words(epsilon)] or [radius]
-        jobs = [matrix(target, directory, epsilon=radius, k=k, m=m) for radius in radii]
+        target, own = load_target(run, *judged_on, data_root, here.device)
+        jobs = jobs_of(target, directory, [number(text) for text in words(epsilon)] or [own])
         with batches.writing(directory, here), progress_bar() as progress:
             records = batches.run(jobs, here=here, progress=progress)
     if leads():
