@@ -61,6 +61,13 @@ def test_a_report_of_another_target_is_not_overwritten(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "reproduce.json").read_text())["target"] == "table1"
 
 
+def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "report.html").write_text("mine")
+    with pytest.raises(GradDivError, match="is not empty and holds no report of ours"):
+        claim(tmp_path, {"target": "demo"}, force=False)
+    claim(tmp_path, {"target": "demo"}, force=True)
+
+
 def test_one_figure_from_nothing_to_its_files(tmp_path: Path) -> None:
     stages = plan(entries_of("scatter"), "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
     assert all(progress_of(stage) == 0 for stage in stages)

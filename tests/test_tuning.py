@@ -150,6 +150,7 @@ def test_table_and_plot(tmp_path: Path) -> None:
 
 def test_the_radius_is_the_one_of_training() -> None:
     assert radius(recipe("mnist/adv-bnn+graddiv", "demo")) == 0.2
+    assert radius(recipe("mnist/rse+graddiv", "demo")) == 0.2
     assert radius(recipe("cifar10/rse+graddiv", "paper")) == 8 / 255
     assert radius(recipe("mnist/rse+graddiv", "demo", ["scale=mine"])) == 0.3
 

@@ -115,6 +115,15 @@ def test_a_finished_run_is_not_touched(tmp_path: Path) -> None:
     assert all(torch.equal(a, b) for a, b in zip(F.state_dict().values(), again.state_dict().values(), strict=True))
 
 
+def test_a_run_that_is_not_finished_is_not_evaluated(tmp_path: Path) -> None:
+    with pytest.raises(Stopped):
+        train(tiny("mnist/no-defense"), tmp_path, listeners=[StopAfter(1)])
+    with pytest.raises(GradDivError, match="is not trained to its end, but to step 0 of 2"):
+        trained(tmp_path)
+    train(tiny("mnist/no-defense"), tmp_path)
+    assert not trained(tmp_path)[1].training
+
+
 def test_other_settings_or_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tiny("mnist/no-defense"), tmp_path)
     with pytest.raises(GradDivError, match=r"was made with training\.lr = 0\.002, now it is 0\.1"):
