@@ -40,6 +40,8 @@ NotNegative = Annotated[Real, Field(ge=0)]
 Share = Annotated[Real, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
 Epochs = Annotated[int, Field(ge=0)]
+Period = Annotated[int | float, BeforeValidator(_fraction), Field(ge=0, allow_inf_nan=False)]
+"""A time in epochs, parts of epochs included."""
 Name = Annotated[str, Field(pattern=r"^[\w.+-]+$")]
 """Part of the name of a directory."""
 
@@ -57,11 +59,21 @@ class DataSection(Section):
     examples: Count | None = Field(None, description="the first so many training examples; all if absent")
 
 
+class StartSection(Section):
+    """The trained network that training starts from."""
+
+    path: str = Field(description="a run directory, or a safetensors file of parameters by name")
+    sha256: str = Field(description="of its parameters: another network at the same path is refused")
+
+
 class NetworkSection(Section):
     """The architecture, before any noise."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
     architecture: Architecture
     width: Positive = Field(1.0, description="multiplies the number of channels")
+    start: StartSection | None = Field(None, alias="from", description="a trained network to start from")
 
 
 class TrainingSection(Section):
@@ -70,7 +82,7 @@ class TrainingSection(Section):
     epochs: Count
     batch: Count = 128
     lr: Positive = 1e-3
-    decays: tuple[Epochs, ...] = Field((), description="after these epochs the learning rate is multiplied by decay")
+    decays: tuple[Period, ...] = Field((), description="after these epochs the learning rate is multiplied by decay")
     decay: Positive = 0.1
     checkpoint_every: Epochs = Field(0, description="keep a checkpoint of every so many epochs; 0: the last one alone")
 
@@ -123,10 +135,23 @@ class GradDivSection(Section):
     regularizer: RegularizerName
     lam: NotNegative
     n: Annotated[int, Field(ge=2)] = 3
-    warmup: Epochs = Field(0, description="epochs with lam = 0")
-    rampup: Epochs = Field(0, description="epochs in which lam grows to its value")
+    warmup: Period = Field(0, description="epochs with lam = 0")
+    rampup: Period = Field(0, description="epochs in which lam grows to its value")
+    rampup_from: Literal["warmup", "start"] = Field(
+        "warmup", description="whether rampup counts from the end of the warm-up, or from the start (so is an end)"
+    )
     at: Literal["clean", "adversarial"] = Field("clean", description="the x at which gradients are compared")
     low_memory: bool = False
+
+
+class StageSection(Section):
+    """A further stage of training: it goes on from the network of the stage before, with Adam anew."""
+
+    epochs: Count
+    lr: Positive = 1e-3
+    decays: tuple[Period, ...] = Field((), description="epochs since the stage began")
+    decay: Positive = 0.1
+    graddiv: GradDivSection | None = None
 
 
 TRAINING_EXAMPLES: dict[DataName, int] = {
@@ -158,22 +183,63 @@ class Experiment(Section):
     rse: RSESection | None = None
     mixup: MixupSection | None = None
     graddiv: GradDivSection | None = None
+    stages: tuple[StageSection, ...] = Field((), description="stages of training after the first")
 
     @model_validator(mode="after")
     def _fits_together(self) -> "Experiment":
         noise = [name for name in NOISE if getattr(self, name) is not None]
         if len(noise) > 1:
             raise ValueError(f"the sections {' and '.join(noise)} exclude each other: a network has one kind of noise")
-        if self.graddiv is not None and not noise:
-            raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(NOISE)}")
-        if self.graddiv is not None and self.graddiv.at == "adversarial" and self.adversary is None:
-            raise ValueError("graddiv.at is 'adversarial', which needs the section adversary")
+        for g in (stage.graddiv for stage in self.schedule if stage.graddiv is not None):
+            if not noise:
+                raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(NOISE)}")
+            if g.at == "adversarial" and self.adversary is None:
+                raise ValueError("graddiv.at is 'adversarial', which needs the section adversary")
         return self
 
     @property
+    def schedule(self) -> tuple[StageSection, ...]:
+        """All stages; the first is what the sections training and graddiv say."""
+        t = self.training
+        first = StageSection(epochs=t.epochs, lr=t.lr, decays=t.decays, decay=t.decay, graddiv=self.graddiv)
+        return (first, *self.stages)
+
+    @property
+    def epochs(self) -> int:
+        """Of all stages together."""
+        return sum(stage.epochs for stage in self.schedule)
+
+    @property
+    def regularization(self) -> GradDivSection | None:
+        """GradDiv as the last stage that has it trains with it."""
+        return next((stage.graddiv for stage in reversed(self.schedule) if stage.graddiv is not None), None)
+
+    @property
+    def lam(self) -> float:
+        """The weight of GradDiv in training; 0 without it."""
+        return self.regularization.lam if self.regularization is not None else 0.0
+
+    def with_graddiv(self, **changes: Any) -> "Experiment":
+        """The same with other settings of GradDiv, in the stage that has it."""
+        values = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        tables = [values, *values["stages"]]
+        table = next(table for table in reversed(tables) if "graddiv" in table)
+        table["graddiv"] |= changes
+        return parse(values, "the recipe")
+
+    def dump(self) -> dict[str, Any]:
+        """All settings, as JSON has them."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @property
     def digest(self) -> str:
-        """Names the run: the same settings, the same digest."""
-        return hashlib.sha256(json.dumps(self.model_dump(mode="json")).encode()).hexdigest()[:10]
+        """Names the run: the same training, the same digest, whatever it is called and wherever it starts from lies.
+
+        Settings at their defaults are left out, so that a new setting does not rename old runs.
+        """
+        labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
 
     @property
     def run_name(self) -> str:
@@ -187,9 +253,11 @@ class Experiment(Section):
         """
         adversary = 2 * self.adversary.m if self.adversary is not None else 0
         halves = 2 if self.adversary is not None and 0 < self.adversary.clean_weight < 1 else 1
-        regularizer = 6 * self.graddiv.n if self.graddiv is not None and self.graddiv.lam > 0 else 0
         examples = self.data.examples or TRAINING_EXAMPLES[self.data.name]
-        passes = self.training.epochs * examples * (adversary + 3 * halves + regularizer)
+        passes = 0
+        for stage in self.schedule:
+            regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
+            passes += stage.epochs * examples * (adversary + 3 * halves + regularizer)
         return passes * FORWARD[self.network.architecture] * self.network.width**2
 
     @property
@@ -199,12 +267,7 @@ class Experiment(Section):
 
     def to_toml(self) -> str:
         """The recipe, complete: what is absent is off."""
-        values = self.model_dump(mode="json", exclude_none=True)
-        lines = [f"{key} = {_toml(value)}" for key, value in values.items() if not isinstance(value, dict)]
-        for section, table in values.items():
-            if isinstance(table, dict):
-                lines += ["", f"[{section}]", *(f"{key} = {_toml(value)}" for key, value in table.items())]
-        return "\n".join(lines) + "\n"
+        return _toml(self.model_dump(mode="json", by_alias=True, exclude_none=True)).lstrip("\n")
 
     def training_set(self, root: str | None = None) -> "Dataset":
         """The examples it trains on."""
@@ -265,19 +328,48 @@ def trained(
     path = directory / "checkpoints" / checkpoint
     tensors, state = store.read_tensors(path)
     data = experiment.training_set(data_root)
-    step, steps = state["progress"]["step"], experiment.training.epochs * (len(data) // experiment.training.batch)
+    step, steps = state["progress"]["step"], experiment.epochs * (len(data) // experiment.training.batch)
     if checkpoint == LAST and step < steps:
         raise GradDivError(
             f"{directory} is not trained to its end, but to step {step} of {steps}: run its training again"
         )
     F = experiment.build(data)
-    load_state(F, tensors, path)
+    load_state(F, network_part(tensors), path)
     return experiment, F.eval()
 
 
-def load_state(F: "RandomizedNetwork", tensors: "Mapping[str, Tensor]", path: Path) -> None:
-    """Give F the parameters and buffers of a checkpoint."""
-    state = {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+def network_part(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """The network's own tensors of a checkpoint, which also holds the optimizer's."""
+    return {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+
+
+def network_of(path: Path) -> "dict[str, Tensor]":
+    """The parameters and buffers that training can start from: of a finished run, or of a safetensors file."""
+    if path.is_dir():
+        last = path / "checkpoints" / LAST
+        if not last.exists():
+            raise GradDivError(f"{path} holds no trained network: expected a run directory or a safetensors file")
+        return network_part(store.read_tensors(last)[0])
+    return store.read_state(path)
+
+
+def starting_point(path: Path) -> dict[str, str]:
+    """What a recipe says of the network it starts from: where it lies, and the hash that tells it from others."""
+    return {"path": str(path), "sha256": state_hash(network_of(path))}
+
+
+def state_hash(state: "Mapping[str, Tensor]") -> str:
+    """sha256 over the names, shapes and values of parameters and buffers."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
+
+
+def load_state(F: "RandomizedNetwork", state: "Mapping[str, Tensor]", path: Path) -> None:
+    """Give F these parameters and buffers, which `path` holds."""
     wanted = F.state_dict()
     for name in [*wanted, *state]:
         found, expected = (tuple(t[name].shape) if name in t else None for t in (state, wanted))
@@ -317,7 +409,8 @@ def _explained(error: dict[str, Any]) -> str:
     where, found = ".".join(map(str, error["loc"])), error["input"]
     match error["type"]:
         case "extra_forbidden":
-            known = list(_table(error["loc"][:-1]).model_fields)
+            fields = _table(error["loc"][:-1]).model_fields
+            known = [field.alias or name for name, field in fields.items()]
             return f"{where}: there is no such key, {_nearest(str(error['loc'][-1]), known)}"
         case "missing":
             return f"{where}: is missing"
@@ -339,12 +432,23 @@ def _nearest(name: str, known: Iterable[str]) -> str:
 def _table(location: Iterable[str | int]) -> type[BaseModel]:
     """The model of the table at this location."""
     model: Any = Experiment
-    for key in location:
-        annotation = model.model_fields[str(key)].annotation
-        model = next(iter(get_args(annotation)), annotation)  # "Section | None" or "Section"
+    for key in (part for part in location if not isinstance(part, int)):  # the position in a list of tables
+        annotation = next(f.annotation for name, f in model.model_fields.items() if key in (name, f.alias))
+        model = next(iter(get_args(annotation)), annotation)  # "Section | None", "tuple[Section, ...]" or "Section"
     return cast("type[BaseModel]", model)
 
 
-def _toml(value: object) -> str:
-    """A scalar or a list as TOML, which for these agrees with JSON."""
-    return json.dumps(value)
+def _toml(table: Mapping[str, Any], prefix: str = "") -> str:
+    """A table as TOML: its values, which TOML writes as JSON does, then the tables in it."""
+    nested = {k: v for k, v in table.items() if isinstance(v, dict) or (v and isinstance(v, list) and _is_table(v[0]))}
+    lines = [f"{key} = {json.dumps(value)}\n" for key, value in table.items() if key not in nested and value != []]
+    for key, value in nested.items():
+        name = f"{prefix}{key}"
+        for part in value if isinstance(value, list) else [value]:
+            heading = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
+            lines.append(f"\n{heading}\n{_toml(part, f'{name}.')}")
+    return "".join(lines)
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, dict)

@@ -51,8 +51,8 @@ class Stage:
     def label(self) -> str:
         """What it does, for the plan."""
         name = f"{title(self.experiment.method)} on {self.experiment.data.name}"
-        if self.experiment.graddiv is not None:
-            name += f" (lambda {self.experiment.graddiv.lam:g})"
+        if self.experiment.regularization is not None:
+            name += f" (lambda {self.experiment.regularization.lam:g})"
         return f"train {name}" if self.need is None else f"measure {self.need} of {name}"
 
     @property
@@ -149,7 +149,10 @@ class Workshop:
         data = load(experiment.data.name, "test", self.data_root)
         if self.effort.examples is not None:
             data = data.take(slice(0, self.effort.examples))
-        facts = {"method": experiment.method, "lam": experiment.graddiv.lam if experiment.graddiv else 0.0}
+        facts = {
+            "method": experiment.method,
+            "lam": experiment.lam,
+        }
         return Target(F, data, experiment.run_name, seed=self.seed, batch=self.effort.batch, facts=facts)
 
     def jobs(self, stage: Stage) -> list[Job]:
@@ -226,7 +229,7 @@ RENDERERS: dict[str, Callable[[Study], Table] | Callable[[Study], Drawing]] = {
 def _title(experiment: Experiment, with_lambda: bool) -> str:
     """The method's name; where several lambda are compared, with its own."""
     name = title(experiment.method)
-    return f"{name}, λ = {experiment.graddiv.lam:g}" if with_lambda and experiment.graddiv else name
+    return f"{name}, λ = {experiment.regularization.lam:g}" if with_lambda and experiment.regularization else name
 
 
 def _suite_radius(study: Study) -> float:
@@ -248,7 +251,7 @@ def progress_of(stage: Stage) -> float:
     """Which share of its epochs a run has behind it."""
     log = stage.directory / "metrics.jsonl"
     done = [line["epoch"] for line in store.read_log(log) if line["event"] == "epoch"] if log.exists() else []
-    return max(done, default=0) / stage.experiment.training.epochs
+    return max(done, default=0) / stage.experiment.epochs
 
 
 def claim(directory: Path, what: dict[str, object], force: bool) -> None:
@@ -259,7 +262,7 @@ def claim(directory: Path, what: dict[str, object], force: bool) -> None:
         mark.unlink(missing_ok=True)
     elif not mark.exists() and any(directory.iterdir()):
         raise GradDivError(f"{directory} is not empty and holds no report of ours: choose another --out, or --force")
-    store.same(mark, what)
+    store.write_once_or_match(mark, what)
 
 
 def render(

@@ -9,7 +9,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, cast
@@ -72,6 +72,19 @@ def read_tensors(path: Path) -> "tuple[dict[str, Tensor], Any]":
 
     content, description = _read(path)
     return load(content), description
+
+
+def read_state(path: Path) -> "dict[str, Tensor]":
+    """Read a safetensors file of parameters by name, whoever wrote it."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    try:
+        return load(path.read_bytes())
+    except FileNotFoundError:
+        raise GradDivError(f"there is no {path}") from None
+    except (OSError, SafetensorError) as error:
+        raise GradDivError(f"cannot read {path} as safetensors: {error}") from None
 
 
 def write_arrays(path: Path, arrays: "Mapping[str, np.ndarray]", description: object) -> None:
@@ -238,12 +251,17 @@ def make_directory(path: Path) -> None:
         raise GradDivError(f"cannot make the directory {path}: {error.strerror}") from error
 
 
-def same(path: Path, expected: Mapping[str, object]) -> None:
-    """Write `expected` as JSON if the file is new; otherwise refuse to go on unless it holds the same."""
+def write_once_or_match(
+    path: Path, expected: Mapping[str, object], normalise: Callable[[Any], Mapping[str, object]] = dict
+) -> None:
+    """Write `expected` as JSON if the file is new; otherwise refuse to go on unless it holds the same.
+
+    `normalise` brings what an earlier version wrote into the form of `expected`.
+    """
     if not path.exists():
         write_json(path, expected)
         return
-    different = differences(read_json(path), json.loads(json.dumps(expected)))
+    different = differences(normalise(read_json(path)), json.loads(json.dumps(expected)))
     if different:
         key, found, wanted = different[0]
         more = f" (and {len(different) - 1} more keys)" if len(different) > 1 else ""

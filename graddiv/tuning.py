@@ -17,7 +17,7 @@ from graddiv.attacks import EOT, PGD
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.prediction import predict
-from graddiv.experiment import Experiment, parse
+from graddiv.experiment import Experiment
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
 from graddiv.recipes import LAMBDAS, REGULARIZERS
@@ -109,10 +109,10 @@ class Result(NamedTuple):
 
 def own_regularizer(experiment: Experiment) -> str:
     """The regularizer that the recipe names."""
-    if experiment.graddiv is None:
+    if experiment.regularization is None:
         method = experiment.method
         raise GradDivError(f"{method} has no section graddiv, hence no lambda to tune: try {method}+graddiv")
-    return experiment.graddiv.regularizer
+    return experiment.regularization.regularizer
 
 
 def tune(
@@ -152,7 +152,7 @@ def tune(
             name = _name(regularizer, lam)
             try:
                 F = train(
-                    _at(experiment, regularizer, lam),
+                    experiment.with_graddiv(regularizer=regularizer, lam=lam),
                     out / name,
                     data_root=data_root,
                     device=device,
@@ -168,12 +168,6 @@ def tune(
 
 def _name(regularizer: str, lam: float) -> str:
     return f"{regularizer}-{lam:.6g}"
-
-
-def _at(experiment: Experiment, regularizer: str, lam: float) -> Experiment:
-    values = experiment.model_dump(mode="json", exclude_none=True)
-    values["graddiv"] |= {"regularizer": regularizer, "lam": lam}
-    return parse(values, "the trial's recipe")
 
 
 class _Queue:
@@ -308,7 +302,7 @@ def _distributions(search: Search) -> "dict[str, BaseDistribution]":
 def _study_name(experiment: Experiment, search: Search, judge: Judge) -> str:
     """Settings under which accuracies compare share a study; a grid may grow, the bounds of a sampler may not."""
     space = "" if search.sampler == "grid" else repr((search.sampler, search.regularizers, search.lambdas))
-    settings = json.dumps([_at(experiment, "mean", 1.0).digest, asdict(judge), space])
+    settings = json.dumps([experiment.with_graddiv(regularizer="mean", lam=1.0).digest, asdict(judge), space])
     return f"{experiment.data.name}-{experiment.method}-{hashlib.sha256(settings.encode()).hexdigest()[:10]}"
 
 

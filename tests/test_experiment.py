@@ -123,12 +123,12 @@ def test_what_is_no_run_directory(tmp_path: Path) -> None:
 
 def test_the_checkpoint_of_another_network() -> None:
     F, other = Dirac(architecture("mnist_cnn", 0.05)), Dirac(architecture("mnist_cnn", 0.1))
-    state = {f"network.{name}": t for name, t in other.state_dict().items()}
+    state = other.state_dict()
     with pytest.raises(GradDivError, match=r"here belongs to another network: module\.\S+ has shape \(\d"):
         load_state(F, state, Path("here"))
     load_state(other, state, Path("here"))
     with pytest.raises(GradDivError, match="more has shape \\(1,\\) there, expected None"):
-        load_state(other, state | {"network.more": torch.zeros(1)}, Path("here"))
+        load_state(other, state | {"more": torch.zeros(1)}, Path("here"))
 
 
 def test_more_examples_than_there_are() -> None:

@@ -185,10 +185,10 @@ def test_who_asks_for_a_lock_does_not_keep_others_from_taking_it(tmp_path: Path)
 
 def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
-    store.same(path, {"a": {"b": 1, "c": (1, 2)}, "d": 0.5})
-    store.same(path, {"a": {"b": 1, "c": (1, 2)}, "d": 0.5})
+    store.write_once_or_match(path, {"a": {"b": 1, "c": (1, 2)}, "d": 0.5})
+    store.write_once_or_match(path, {"a": {"b": 1, "c": (1, 2)}, "d": 0.5})
     with pytest.raises(GradDivError, match=r"was made with a\.b = 1, now it is 2 \(and 1 more keys\): choose another"):
-        store.same(path, {"a": {"b": 2, "c": (1, 2)}})
+        store.write_once_or_match(path, {"a": {"b": 2, "c": (1, 2)}})
     path.write_text("{")
     with pytest.raises(GradDivError, match=r"cannot read .*settings\.json"):
-        store.same(path, {})
+        store.write_once_or_match(path, {})

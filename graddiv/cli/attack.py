@@ -120,7 +120,10 @@ def load_target(
     data = data if examples is None else data.take(slice(0, examples))
     F.to(device)
     channels_last(F)
-    facts = {"method": experiment.method, "lam": experiment.graddiv.lam if experiment.graddiv is not None else 0.0}
+    facts = {
+        "method": experiment.method,
+        "lam": experiment.lam,
+    }
     return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts), radius(experiment)
 
 

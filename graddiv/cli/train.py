@@ -36,6 +36,14 @@ def train(
     scale: Scale = "paper",
     overrides: Overrides = [],  # noqa: B006 -- Typer copies it
     seed: Seed = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(
+            "--from",
+            help="Start from this trained network, a run directory or a safetensors file: it takes the place of the "
+            "first stage of a recipe with two, such as mnist/adv-bnn+graddiv at scale quick.",
+        ),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="The run directory; runs/NAME-HASH if not given.")] = None,
     data_root: DataRoot = None,
     device: Device = None,
@@ -50,7 +58,7 @@ def train(
 
     On several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv train ...
     """
-    experiment = _experiment(recipe, scale, overrides, seed)
+    experiment = _experiment(recipe, scale, overrides, seed, start)
     directory = out or Path("runs") / experiment.run_name
     from graddiv.performance import keep_memory
     from graddiv.recipes import title
@@ -181,7 +189,9 @@ def show(recipe: Recipe, scale: Scale = "paper", overrides: Overrides = []) -> N
     typer.echo(_experiment(recipe, scale, overrides, None).to_toml(), nl=False)
 
 
-def _experiment(name: str, scale: str, overrides: list[str], seed: int | None) -> "Experiment":
+def _experiment(
+    name: str, scale: str, overrides: list[str], seed: int | None, start: Path | None = None
+) -> "Experiment":
     from graddiv.recipes import recipe
 
-    return recipe(name, scale, [*overrides, *([f"seed={seed}"] if seed is not None else [])])
+    return recipe(name, scale, [*overrides, *([f"seed={seed}"] if seed is not None else [])], start)

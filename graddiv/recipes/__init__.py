@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from graddiv.errors import GradDivError, unknown
-from graddiv.experiment import NOISE, Experiment, RegularizerName, parse
+from graddiv.experiment import NOISE, Experiment, RegularizerName, parse, starting_point
 
 DATA = ("mnist-mini", "mnist", "cifar10", "stl10")
 SCALES = ("paper", "quick", "demo")
@@ -17,6 +17,9 @@ REGULARIZERS: tuple[str, ...] = get_args(RegularizerName)
 
 LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
 """The paper cross-validates lambda over [0.05, 10]; its choices, 0.7 and 1, are among these."""
+
+CONTROL = "control"
+"""adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R."""
 
 Tables = dict[str, Any]
 
@@ -38,16 +41,27 @@ def title(method: str) -> str:
     base, _, extra = method.partition("+")
     plain = str(methods()[base]["title"]) if base in methods() else base
     regularizer = extra.removeprefix("graddiv").removeprefix("-")
+    if extra == CONTROL:
+        return f"{plain}, second stage without GradDiv"
     return plain + (" + GradDiv" if extra else "") + (f"-{regularizer}" if regularizer else "")
 
 
-def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = ()) -> Experiment:
-    """The experiment of a shipped recipe, or of a TOML file if `name` is a path, with `a.b=value` overrides."""
+def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start: Path | None = None) -> Experiment:
+    """The experiment of a shipped recipe, or of a TOML file if `name` is a path, with `a.b=value` overrides.
+
+    `start`, a finished run or a safetensors file, takes the place of the first stage of a recipe of several; a recipe
+    of one stage trains it on.
+    """
     if name.endswith(".toml"):
         values, source = _read(Path(name)), name
     else:
         values, source = _composed(name, scale), f"recipe {name}"
+    if start is not None:
+        values = _from(values, start)
     mistakes = [mistake for override in overrides if (mistake := _set(values, override)) is not None]
+    network = values.get("network")
+    if isinstance(network, dict) and isinstance(network.get("from"), str):
+        network["from"] = starting_point(Path(network["from"]))
     try:
         experiment = parse(values, source)
     except GradDivError as error:
@@ -57,6 +71,19 @@ def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = ()) -> Ex
     return experiment
 
 
+def _from(values: Tables, start: Path) -> Tables:
+    """The recipe without the stage that the network at `start` has behind it."""
+    values = {**values, "network": {**values.get("network", {}), "from": str(start)}}
+    if not values.get("stages"):
+        return values
+    (second, *later), graddiv = values["stages"], values["stages"][0].get("graddiv")
+    training = {**values["training"], **{key: value for key, value in second.items() if key != "graddiv"}}
+    if "decays" not in second:
+        training.pop("decays", None)
+    values = {**values, "training": training, "stages": later, "graddiv": graddiv}
+    return {key: value for key, value in values.items() if value is not None}
+
+
 def _composed(name: str, scale: str) -> Tables:
     data, _, method = name.partition("/")
     if not method:
@@ -64,23 +91,33 @@ def _composed(name: str, scale: str) -> Tables:
     if data not in DATA:
         raise unknown("data set", data, DATA)
     base, plus, extra = method.partition("+")
-    if base not in methods() or (plus and not re.fullmatch(r"graddiv(-\w+)?", extra)):
+    if base not in methods() or (plus and not re.fullmatch(rf"graddiv(-\w+)?|{CONTROL}", extra)):
         raise unknown("recipe", name, [n for n in names() if n.startswith(f"{data}/")])
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     settings, wanted = _data_settings(data, scale), dict(methods()[base])
     del wanted["title"]
     with_graddiv = wanted.pop("with_graddiv", {})
+    second_stage = settings.get("second_stage")
+    graddiv = None
     if plus:
         if not _random(wanted):
             raise GradDivError(f"{base} is deterministic, and GradDiv needs randomness: try adv-bnn+graddiv")
         regularizer = extra.removeprefix("graddiv").removeprefix("-")
-        if regularizer and regularizer not in REGULARIZERS:
-            raise unknown("regularizer", regularizer, REGULARIZERS)
-        wanted["graddiv"] = with_graddiv | ({"regularizer": regularizer} if regularizer else {})
-    always = {section: settings[section] for section in ("data", "network", "training")}
-    chosen = {section: {**settings.get(section, {}), **own} for section, own in wanted.items()}
-    return {"method": method, "scale": scale, **always, **chosen}
+        if extra == CONTROL and second_stage is None:
+            raise GradDivError(f"{name} trains a second stage without R, but at scale {scale} there is no second stage")
+        if extra != CONTROL:
+            if regularizer and regularizer not in REGULARIZERS:
+                raise unknown("regularizer", regularizer, REGULARIZERS)
+            chosen = {"regularizer": regularizer} if regularizer else {}
+            graddiv = {**settings.get("graddiv", {}), **with_graddiv, **chosen}
+    sections = {section: settings[section] for section in ("data", "network", "training")}
+    sections |= {section: {**settings.get(section, {}), **own} for section, own in wanted.items()}
+    if plus and second_stage is not None:
+        sections["stages"] = [second_stage | ({"graddiv": graddiv} if graddiv is not None else {})]
+    elif graddiv is not None:
+        sections["graddiv"] = graddiv
+    return {"method": method, "scale": scale, **sections}
 
 
 def _data_settings(data: str, scale: str) -> Tables:
@@ -120,10 +157,19 @@ def _set(values: Tables, override: str) -> str | None:
     if not equals or not key:
         return f"--set {override!r}: expected key=value, such as adversary.epsilon=8/255"
     section: Any = values
+    if tables[:1] == ["graddiv"] and "graddiv" not in values:  # it belongs to a later stage
+        section = next((stage for stage in reversed(values.get("stages", [])) if "graddiv" in stage), values)
     for table in tables:
-        section = section.setdefault(table, {})
-        if not isinstance(section, dict):
+        if isinstance(section, list):
+            if not table.isdigit() or int(table) >= len(section):
+                return f"--set {override!r}: {table!r} is none of the {len(section)} parts, which count from 0"
+            section = section[int(table)]
+        else:
+            section = section.setdefault(table, {})
+        if not isinstance(section, dict | list):
             return f"--set {override!r}: {table} is a value and has no keys of its own"
+    if isinstance(section, list):
+        return f"--set {override!r}: expected the number of a part and a key, such as {path.strip()}.0.epochs"
     if text.strip() == "none":
         section.pop(key, None)
     else:

@@ -21,11 +21,22 @@ from graddiv.directions.regularizers import REGULARIZERS
 from graddiv.directions.vmf import debiased_mrl
 from graddiv.distributed import World, world
 from graddiv.errors import GradDivError
-from graddiv.experiment import LAST, Experiment, check_format, load_state
+from graddiv.experiment import (
+    LAST,
+    Experiment,
+    StartSection,
+    check_format,
+    load_state,
+    network_of,
+    network_part,
+    parse,
+    state_hash,
+)
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.performance import channels_last
 from graddiv.seeding import fold, generator
-from graddiv.training.objectives import Objective, broken, learning_rate
+from graddiv.training.objectives import Objective, broken
+from graddiv.training.stages import Stage, stages_of
 
 PROBE = 512
 """How many training images the concentration of gradients is measured on after each epoch."""
@@ -97,16 +108,13 @@ class _Run:
         self.experiment, self.directory, self.data, self.here = experiment, directory, data, here
         self.settings = experiment.training
         _check_batch(experiment, len(data), here)
-        self.steps = len(data) // self.settings.batch  # per epoch; those left over change from epoch to epoch
-        self.total = self.settings.epochs * self.steps
+        self.stages = stages_of(experiment, len(data))
+        self.steps, self.total = self.stages[0].steps_per_epoch, self.stages[-1].last_step
         self.F = experiment.build(data).to(here.device)
         if sync_batch_norm:
             self.F.module = _synchronised(self.F.module, here)
         channels_last(self.F)
         self.F.train()
-        self.objective = Objective(self.F, experiment, len(data))
-        self.wrapped = here.wrap(self.objective)
-        self.optimizer = torch.optim.Adam(self.F.parameters(), lr=self.settings.lr)
         self.progress = Progress()
         self.checkpoints = directory / "checkpoints"
         self.log: store.Log | None = None
@@ -116,17 +124,29 @@ class _Run:
         """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
         if self.here.writes:
             check_format(self.directory, begin=True)
-            store.same(self.directory / "experiment.json", self.experiment.model_dump(mode="json"))
-            store.same(self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum})
+            settings = self.directory / "experiment.json"
+            store.write_once_or_match(
+                settings, self.experiment.dump(), lambda found: parse(found, str(settings)).dump()
+            )
+            store.write_once_or_match(
+                self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum}
+            )
             store.write(self.directory / "recipe.toml", self.experiment.to_toml().encode())
             store.make_directory(self.checkpoints)
+            if not (self.checkpoints / LAST).exists():
+                _take_over(self.experiment, self.directory)
         last = self.checkpoints / LAST
         # read by one and sent to all: the others may be on machines that do not see this directory
         saved = self.here.shared(store.read_tensors(last) if self.here.writes and last.exists() else None)
         if saved is not None:
-            tensors, state = saved
-            self._restore(tensors)
-            self.progress = Progress(**state["progress"])
+            self.progress = Progress(**saved[1]["progress"])
+            load_state(self.F, network_part(saved[0]), last)
+        elif (start := self.experiment.network.start) is not None:
+            state = self.here.shared(_checked_start(start) if self.here.writes else {})
+            load_state(self.F, state, Path(start.path))
+        self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
+        if saved is not None and self.progress.step > self.stage.first_step:  # a stage begins with Adam anew
+            self._restore_adam(saved[0])
         if self.here.writes:
             self.log = store.Log(self.directory / "metrics.jsonl", self.progress.log_size)
             about = {"versions": _versions(), "processes": self.here.size, "device": str(self.here.device)}
@@ -137,6 +157,13 @@ class _Run:
                 self._save()
         self.here.wait()
 
+    def _enter(self, stage: Stage) -> None:
+        """Begin a stage: its regularizer, and Adam without memory of the stage before."""
+        self.stage = stage
+        self.objective = Objective(self.F, self.experiment, len(self.data), stage)
+        self.wrapped = self.here.wrap(self.objective)
+        self.optimizer = torch.optim.Adam(self.F.parameters(), lr=stage.settings.lr)
+
     def go_on(self, listeners: Sequence[Listener]) -> None:
         """Take the steps that are left."""
         saved = begun = time.monotonic()
@@ -144,6 +171,8 @@ class _Run:
         for listener in listeners:
             listener.begin(begun_at, total)
         while self.progress.step < total:
+            if self.progress.step == self.stage.last_step:
+                self._enter(self.stages[self.stages.index(self.stage) + 1])
             epoch, within = divmod(self.progress.step, self.steps)
             with self._finite(epoch):
                 parts = self._step(epoch, within)
@@ -175,9 +204,8 @@ class _Run:
         return channels_last(x.to(self.here.device)), y.to(self.here.device), ids.to(self.here.device)
 
     def _step(self, epoch: int, within: int) -> dict[str, float]:
-        settings = self.settings
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(settings.lr, settings.decay, settings.decays, epoch)
+            group["lr"] = self.stage.learning_rate(self.progress.step)
         x, y, ids = self.batch(epoch, within)
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.wrapped(x, y, ids, self.progress.step)
@@ -254,8 +282,7 @@ class _Run:
                 tensors[f"adam.{moment}.{name}"] = value
         return tensors
 
-    def _restore(self, tensors: dict[str, Tensor]) -> None:
-        load_state(self.F, tensors, self.checkpoints / LAST)
+    def _restore_adam(self, tensors: dict[str, Tensor]) -> None:
         for name, parameter in self.F.named_parameters():
             moments: dict[str, Any] = {}
             for moment in ("step", "exp_avg", "exp_avg_sq"):
@@ -263,6 +290,35 @@ class _Run:
                     moments[moment] = value if moment == "step" else torch.empty_like(parameter).copy_(value)
             if moments:
                 self.optimizer.state[parameter] = moments
+
+
+def _take_over(experiment: Experiment, directory: Path) -> None:
+    """Copy the first stages from a finished run beside this one that trained just them: the bits would be the same."""
+    for count in range(len(experiment.stages) - 1, -1, -1):
+        before = experiment.model_copy(update={"stages": experiment.stages[:count]})
+        for other in sorted(directory.parent.glob(f"*-{before.digest}")):
+            last, log = other / "checkpoints" / LAST, other / "metrics.jsonl"
+            if other == directory or not last.exists() or store.is_locked(other):
+                continue
+            content, state = store.read_tensors(last)
+            same_data = store.read_json(other / "data.json") == store.read_json(directory / "data.json")
+            lines = store.read_log(log)
+            finished = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0) == before.epochs
+            if same_data and finished and not state["progress"]["sums"]:
+                store.write(directory / "metrics.jsonl", log.read_bytes()[: state["progress"]["log_size"]])
+                store.write_tensors(directory / "checkpoints" / LAST, content, state)
+                return
+
+
+def _checked_start(start: StartSection) -> dict[str, Tensor]:
+    """The network to start from, if it is the one that the recipe means."""
+    state = network_of(Path(start.path))
+    if (found := state_hash(state)) != start.sha256:
+        raise GradDivError(
+            f"network.from: {start.path} holds another network than the recipe was made for (sha256 {found[:10]}, "
+            f"expected {start.sha256[:10]}): write network.from = {start.path!r} to start from this one"
+        )
+    return state
 
 
 @lru_cache(maxsize=1)

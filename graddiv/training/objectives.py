@@ -14,6 +14,7 @@ from graddiv.losses import ce
 from graddiv.networks import Dirac, RandomizedNetwork
 from graddiv.networks.gaussian import GaussianNetwork
 from graddiv.seeding import fold, uniform
+from graddiv.training.stages import Stage, stages_of
 
 
 class Objective(nn.Module):
@@ -24,20 +25,20 @@ class Objective(nn.Module):
     All randomness is addressed by (seed, step) and, example by example, by data-set index: never by batch or rank.
     """
 
-    def __init__(self, F: RandomizedNetwork, experiment: Experiment, examples: int) -> None:
+    def __init__(self, F: RandomizedNetwork, experiment: Experiment, examples: int, stage: Stage | None = None) -> None:
         super().__init__()
+        stage = stage or stages_of(experiment, examples)[0]
         self.F, self.seed, self.examples = F, experiment.seed, examples
         self.interpolated = experiment.mixup is not None
         self.trained = Dirac(F.module) if self.interpolated else F
         self.adversary = experiment.adversary
         self.alpha_kl = experiment.gaussian.alpha_kl if experiment.gaussian is not None else 0.0
         self.diversity: GradDiv | None = None
-        if experiment.graddiv is not None:
-            steps = examples // experiment.training.batch
-            g = experiment.graddiv
+        if (g := stage.settings.graddiv) is not None:
             self.at = g.at
+            warmup, rampup = stage.ramp(g)
             self.diversity = GradDiv(
-                g.regularizer, g.lam, g.n, warmup=g.warmup * steps, rampup=g.rampup * steps,
+                g.regularizer, g.lam, g.n, warmup=warmup, rampup=rampup,
                 low_memory=g.low_memory, seed=fold(self.seed, "R"),
             )  # fmt: skip
         self.parts: dict[str, Tensor] = {}
@@ -105,11 +106,6 @@ class Objective(nn.Module):
         a = uniform(fold(self.seed, "interpolation", step), ids, len(x) // b).T.flatten().to(x.dtype)
         share = rows(a, x)
         return share * x + (1 - share) * x[partner], partner, a
-
-
-def learning_rate(lr: float, decay: float, decays: tuple[int, ...], epoch: int) -> float:
-    """lr * decay^(number of decays up to this epoch)."""
-    return lr * decay ** sum(epoch >= after for after in decays)
 
 
 def broken(parts: dict[str, float]) -> str | None:

@@ -37,7 +37,7 @@ def test_train_then_nothing_is_left_to_do(run: Run, tiny_recipe: Path, tmp_path:
     result = run("train", tiny_recipe)
     assert result.exit_code == 0, result.exception
     first, second, epoch, last = result.stdout.splitlines()
-    assert first == "Adv-BNN + GradDiv on mnist, scale demo: about <1 min on two CPU cores"
+    assert first == "Adv-BNN + GradDiv on mnist, scale paper: about <1 min on two CPU cores"
     directory = second.removeprefix("run directory: ")
     assert directory.startswith("runs/mnist-adv-bnn+graddiv-demo-")
     assert epoch.startswith("epoch 1: loss ")

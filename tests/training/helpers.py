@@ -32,14 +32,23 @@ def loader(examples: int) -> Callable[..., Dataset]:
 def tiny(name: str, *overrides: str) -> Experiment:
     """A shipped recipe made small: two steps of four images."""
     small = ["network.width=0.05", "training.epochs=1", "training.batch=4", "training.decays=[]", "data.examples=none"]
-    e = recipe(name, "demo")
+    e = recipe(name)
     if e.adversary is not None:
         small.append("adversary.m=1")
     if e.graddiv is not None:
         small += ["graddiv.warmup=0", "graddiv.rampup=0", "graddiv.n=2"]
     if e.mixup is not None:
         small.append("mixup.pool=10")
-    return recipe(name, "demo", [*small, *overrides])
+    return recipe(name, overrides=[*small, *overrides])
+
+
+def two_stages(extra: str = "graddiv", *overrides: str) -> Experiment:
+    """Adv-BNN for two epochs, then a stage of two more: four steps and four."""
+    name = f"mnist/adv-bnn+{extra}"
+    small = ["network.width=0.05", "training.epochs=2", "training.batch=4", "training.decays=[1]", "adversary.m=1"]
+    stage = ["stages.0.epochs=2", "stages.0.decays=[1.5]"]
+    R = ["graddiv.n=2", "graddiv.rampup=1"] if extra == "graddiv" else []
+    return recipe(name, "quick", [*small, *stage, *R, *overrides])
 
 
 def outcome(directory: Path) -> tuple[dict[str, Tensor], Any, list[dict[str, Any]]]:

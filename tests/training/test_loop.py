@@ -126,7 +126,7 @@ def test_a_run_that_is_not_finished_is_not_evaluated(tmp_path: Path) -> None:
 
 def test_other_settings_or_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     train(tiny("mnist/no-defense"), tmp_path)
-    with pytest.raises(GradDivError, match=r"was made with training\.lr = 0\.002, now it is 0\.1"):
+    with pytest.raises(GradDivError, match=r"was made with training\.lr = 0\.001, now it is 0\.1"):
         train(tiny("mnist/no-defense", "training.lr=0.1"), tmp_path)
     monkeypatch.setattr("graddiv.data.load", loader(9))
     with pytest.raises(GradDivError, match="was made with sha256 = "):

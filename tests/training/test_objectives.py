@@ -9,7 +9,7 @@ from graddiv.networks import RandomizedNetwork
 from graddiv.networks.gaussian import GaussianNetwork
 from graddiv.seeding import fold, uniform
 from graddiv.training import Objective
-from graddiv.training.objectives import broken, learning_rate
+from graddiv.training.objectives import broken
 from tests.training.helpers import METHODS, random_data, tiny
 
 STEP = 5
@@ -58,7 +58,7 @@ def test_adversarial_training_is_cross_entropy_at_the_attacked_image() -> None:
 def test_adv_bnn_adds_its_share_of_the_kl() -> None:
     objective, x, y, ids = setting("adv-bnn")
     assert isinstance(objective.F, GaussianNetwork)
-    expected = cross_entropy(drawn(objective.F, ids)(attacked(objective, x, y)), y) + 0.0016 / 40 * objective.F.kl()
+    expected = cross_entropy(drawn(objective.F, ids)(attacked(objective, x, y)), y) + 0.02 / 40 * objective.F.kl()
     assert torch.allclose(objective(x, y, ids, STEP), expected)
 
 
@@ -114,10 +114,6 @@ def test_batch_statistics_are_moved_by_the_loss_alone() -> None:
     objective(x, y, ids, STEP)
     assert [int(count) for count in counts] == [1] * len(counts)
     assert len(counts) == 6
-
-
-def test_learning_rate_falls_after_the_named_epochs() -> None:
-    assert [learning_rate(1.0, 0.1, (2, 3), epoch) for epoch in range(5)] == pytest.approx([1, 1, 0.1, 0.01, 0.01])
 
 
 def test_the_part_that_broke_is_named_before_the_sum() -> None:

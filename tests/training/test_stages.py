@@ -1,0 +1,147 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.experiment import Experiment, network_of, trained
+from graddiv.recipes import recipe
+from graddiv.training import loop, train
+from graddiv.training.stages import stages_of
+from tests.training.helpers import assert_same_outcome, loader, outcome, tiny, two_stages
+from tests.training.test_loop import StopAfter, Stopped
+
+
+@pytest.fixture(autouse=True)
+def eight_examples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.data.load", loader(8))
+
+
+def first_stage_alone() -> Experiment:
+    e = two_stages()
+    return e.model_copy(update={"stages": (), "method": "adv-bnn"})
+
+
+def test_decays_and_ramps_count_from_the_beginning_of_their_stage() -> None:
+    first, second = stages_of(two_stages(), 8)
+    assert (first.first_step, first.last_step, second.first_step, second.last_step) == (0, 4, 4, 8)
+    assert [first.learning_rate(step) for step in range(4)] == pytest.approx([1e-3, 1e-3, 1e-4, 1e-4])
+    assert [second.learning_rate(step) for step in range(4, 8)] == pytest.approx([1e-3, 1e-3, 1e-3, 1e-4])
+    assert second.settings.graddiv is not None
+    assert second.ramp(second.settings.graddiv) == (4, 2)
+
+
+def test_a_ramp_up_is_a_duration_or_an_end() -> None:
+    periods = ["graddiv.warmup=2", "graddiv.rampup=5"]
+    for counts_from, expected in (("warmup", (4, 10)), ("start", (4, 6))):
+        e = tiny("mnist/adv-bnn+graddiv", *periods, f"graddiv.rampup_from={counts_from}")
+        [stage] = stages_of(e, 8)
+        assert stage.settings.graddiv is not None
+        assert stage.ramp(stage.settings.graddiv) == expected
+
+
+def test_the_second_stage_begins_with_adam_anew_and_regularizes(tmp_path: Path) -> None:
+    train(two_stages(), tmp_path)
+    tensors, _, lines = outcome(tmp_path)
+    steps = {int(t) for name, t in tensors.items() if name.startswith("adam.step.")}
+    assert steps == {4}
+    epochs = [line for line in lines if line["event"] == "epoch"]
+    assert [line["epoch"] for line in epochs] == [0, 1, 2, 3, 4]
+    assert ["lam" in line for line in epochs] == [False, False, False, True, True]
+    assert [line["lam"] for line in epochs[3:]] == [0.25, 1.0]  # 0 and 1/2, then 1 and 1
+
+
+def test_stopped_in_either_stage_or_between_them_it_ends_with_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(two_stages(), tmp_path / "whole")
+    monkeypatch.setattr(loop, "SAVE_AFTER", -1.0)  # after each step
+    listener = StopAfter(0)
+    for listener.steps in (2, 4, 6, 7):
+        with pytest.raises(Stopped):
+            train(two_stages(), tmp_path / "parts", listeners=[listener])
+    listener.steps = -1
+    train(two_stages(), tmp_path / "parts", listeners=[listener])
+    assert listener.began == [0, 1, 3, 5, 6]
+    assert_same_outcome(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_the_first_stage_is_taken_over_from_a_finished_run_beside_it(tmp_path: Path) -> None:
+    both, alone = two_stages(), first_stage_alone()
+    train(both, tmp_path / "apart" / both.run_name)
+    train(alone, tmp_path / "runs" / alone.run_name)
+    for e in (both, two_stages("control")):
+        listener = StopAfter(-1)
+        train(e, tmp_path / "runs" / e.run_name, listeners=[listener])
+        assert listener.began == [4]
+    assert_same_outcome(tmp_path / "runs" / both.run_name, tmp_path / "apart" / both.run_name)
+    control = trained(tmp_path / "runs" / two_stages("control").run_name)[1]
+    regularized = trained(tmp_path / "runs" / both.run_name)[1]
+    assert any(not torch.equal(a, b) for a, b in zip(control.parameters(), regularized.parameters(), strict=True))
+
+
+def test_an_unfinished_run_or_one_on_other_data_is_not_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, alone, listener = two_stages(), first_stage_alone(), StopAfter(3)
+    with pytest.raises(Stopped):
+        train(alone, tmp_path / alone.run_name, listeners=[listener])
+    with pytest.raises(Stopped):
+        train(both, tmp_path / both.run_name, listeners=[listener])
+    assert listener.began == [0, 0]
+    monkeypatch.setattr("graddiv.data.load", loader(9))
+    train(alone, tmp_path / "other" / alone.run_name)
+    monkeypatch.setattr("graddiv.data.load", loader(8))
+    with pytest.raises(Stopped):
+        train(both, tmp_path / "other" / both.run_name, listeners=[listener])
+    assert listener.began == [0, 0, 0]
+
+
+def test_from_takes_the_place_of_the_first_stage(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    train(tiny("mnist/adv-bnn"), source)
+    small = ["network.width=0.05", "training.batch=4", "adversary.m=1", "training.epochs=1"]
+    e = recipe("mnist/adv-bnn+graddiv", "quick", [*small, "training.lr=1e-30", "training.decays=[]"], source)
+    assert e.stages == ()
+    assert e.graddiv is not None
+    assert e.network.start is not None
+    train(e, tmp_path / "run")
+    before, after = network_of(source), network_of(tmp_path / "run")
+    assert all(
+        torch.equal(before[name], after[name]) for name in before if "running" not in name and "num_" not in name
+    )
+    elsewhere = tmp_path / "moved"
+    source.rename(elsewhere)
+    again = recipe("mnist/adv-bnn+graddiv", "quick", [*small, "training.lr=1e-30", "training.decays=[]"], elsewhere)
+    assert again.digest == e.digest  # the network counts, not where it lies
+    train(e, tmp_path / "run")  # finished: the source is not needed any more
+
+
+def test_a_file_of_parameters_will_do(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    train(tiny("mnist/adv-bnn"), tmp_path / "source")
+    state = {name: t.contiguous() for name, t in network_of(tmp_path / "source").items()}
+    save_file(state, tmp_path / "mine.safetensors")
+    e = tiny("mnist/adv-bnn", f"network.from={tmp_path / 'mine.safetensors'}")
+    assert e.network.start is not None
+    assert e.network.start.sha256 == tiny("mnist/adv-bnn", f"network.from={tmp_path / 'source'}").network.start.sha256
+    assert store.read_state(tmp_path / "mine.safetensors").keys() == state.keys()
+    (tmp_path / "broken.safetensors").write_bytes(b"no")
+    with pytest.raises(GradDivError, match=r"cannot read .*broken\.safetensors as safetensors"):
+        tiny("mnist/adv-bnn", f"network.from={tmp_path / 'broken.safetensors'}")
+
+
+def test_another_network_is_refused(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    train(tiny("mnist/adv-train"), source)
+    with pytest.raises(GradDivError, match=r"source belongs to another network: .* has shape None there"):
+        train(tiny("mnist/adv-bnn", f"network.from={source}"), tmp_path / "run")
+    e = tiny("mnist/adv-train", f"network.from={source}")
+    train(tiny("mnist/adv-train", "seed=1"), tmp_path / "other")
+    (tmp_path / "other" / "checkpoints" / "last.safetensors").rename(source / "checkpoints" / "last.safetensors")
+    with pytest.raises(GradDivError, match="holds another network than the recipe was made for"):
+        train(e, tmp_path / "run2")
+    with pytest.raises(GradDivError, match="holds no trained network"):
+        tiny("mnist/adv-train", f"network.from={tmp_path}")
