@@ -20,12 +20,12 @@ from torch import Tensor
 from benchmarks.harness import arguments, compete, cpu_seconds, measure, plain_passes, report
 from graddiv import bayesian
 from graddiv.attacks import PGD, Given
-from graddiv.distributed import world
+from graddiv.distributed import join_processes
 from graddiv.evaluation import Cell, Target, attack_all, cells, suite
 from graddiv.evaluation.batches import run as make
-from graddiv.evaluation.concentration import concentration
+from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.robustness import ATTACKS, SUITES
-from graddiv.evaluation.transfer import transfer
+from graddiv.evaluation.transfer import transfer_job
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.records import Record
@@ -86,13 +86,13 @@ def naive_transfer(of: Target, k: int, m: int, once: bool) -> Tensor:
 
 def share_of_the_suite(directory: Path, quick: bool) -> None:
     """One of the processes that torchrun starts."""
-    with world("cpu") as here:
+    with join_processes("cpu") as process:
         of = target(quick, 40, 10)
         wanted = [cell for cell in shortened() if cell.attack is not None and cell.attack.name in ("PGD", "Square")]
         attack_all(of, wanted[:1], None)  # warm
-        here.wait()
+        process.wait()
         begun, before = time.perf_counter(), cpu_seconds()
-        attack_all(of, wanted, directory, here=here)
+        attack_all(of, wanted, directory, process=process)
         line = f"{time.perf_counter() - begun} {cpu_seconds() - before}\n"
         os.write(1, line.encode())  # in one piece: the other process writes here too
 
@@ -121,11 +121,11 @@ def run(contestant: str, quick: bool) -> None:
             of, cell = target(quick, 100, 100), Cell(PGD(m=10), "eot", N, EPSILON, 0)
             measure(lambda: attack_all(of, [cell]), repeats=2, warm_up=lambda: None)
         case "transfer":
-            measure(lambda: make([transfer(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
+            measure(lambda: make([transfer_job(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
         case "naive transfer":
             measure(lambda: naive_transfer(of, k, m, once=option == "attack once"), warm_up=lambda: None)
         case "concentration":
-            measure(lambda: make([concentration(of, n=int(option))]), warm_up=lambda: None)
+            measure(lambda: make([concentration_job(of, n=int(option))]), warm_up=lambda: None)
         case "share":
             share_of_the_suite(Path(option), quick)
 

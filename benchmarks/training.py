@@ -19,7 +19,7 @@ from torch.nn.functional import cross_entropy, normalize
 
 from benchmarks.harness import arguments, compete, measure, naive_weights, report
 from graddiv.data import Dataset, augmented
-from graddiv.distributed import ALONE, World
+from graddiv.distributed import ALONE, Process
 from graddiv.experiment import Experiment
 from graddiv.networks import GaussianNetwork
 from graddiv.performance import channels_last, keep_memory
@@ -75,16 +75,16 @@ class Naive:
 class Ours:
     """What the training loop does at each step."""
 
-    def __init__(self, settings: Experiment, here: World = ALONE) -> None:
+    def __init__(self, settings: Experiment, process: Process = ALONE) -> None:
         keep_memory()
-        self.data, self.here = digits(), here
+        self.data, self.process = digits(), here
         F = channels_last(settings.build(self.data)).train()
         self.objective = Objective(F, settings, 55000)
-        self.wrapped = here.wrap(self.objective)
+        self.wrapped = process.wrap(self.objective)
         self.optimizer = torch.optim.Adam(F.parameters(), lr=1e-3)
 
     def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        rows = self.here.share(torch.arange(size))
+        rows = self.process.share(torch.arange(size))
         x, y = self.data.batch(rows)
         return channels_last(augmented("mnist", x, self.data.ids[rows], 0, 0)), y, self.data.ids[rows]
 
@@ -167,7 +167,7 @@ def timed(contestant: Naive | Ours) -> None:
 def one_of_two(rank: int, port: int, quick: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
-    ours = Ours(experiment(quick), World(rank, 2, torch.device("cpu")))
+    ours = Ours(experiment(quick), Process(rank, 2, torch.device("cpu")))
     if rank:
         for _ in range(3):
             ours.step()

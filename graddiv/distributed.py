@@ -18,7 +18,7 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class World:
+class Process:
     """One process among all of them."""
 
     rank: int
@@ -76,16 +76,16 @@ class World:
             distributed.barrier()
 
 
-ALONE = World(0, 1, torch.device("cpu"))
+ALONE = Process(0, 1, torch.device("cpu"))
 
 
 @contextmanager
-def world(device: str | None = None) -> Iterator[World]:
+def join_processes(device: str | None = None) -> Iterator[Process]:
     """Join the processes that torchrun started; alone if it did not."""
     size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     where = _device(device, local)
     if size == 1:
-        yield World(0, 1, where)
+        yield Process(0, 1, where)
         return
     if where.type == "cuda":
         torch.cuda.set_device(where)
@@ -93,7 +93,7 @@ def world(device: str | None = None) -> Iterator[World]:
     if not joined:
         distributed.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
     try:
-        yield World(distributed.get_rank(), size, where)
+        yield Process(distributed.get_rank(), size, where)
     finally:
         if not joined:
             distributed.destroy_process_group()

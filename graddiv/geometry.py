@@ -54,14 +54,14 @@ class Linf(Geometry):
     q = 1.0
 
     def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-        radius = rows(epsilon, delta)
+        radius = per_example(epsilon, delta)
         return delta.clamp(-radius, radius)
 
     def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-        return rows(alpha, g) * g.sign()
+        return per_example(alpha, g) * g.sign()
 
     def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
-        delta = rows(epsilon, x0) * (2 * u - 1).to(x0.dtype).reshape(x0.shape)
+        delta = per_example(epsilon, x0) * (2 * u - 1).to(x0.dtype).reshape(x0.shape)
         return self.project(x0 + delta, x0, epsilon)
 
 
@@ -75,13 +75,13 @@ class L2(Geometry):
 
     def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
         length = self.norm(delta)
-        return delta * rows(torch.where(length > epsilon, epsilon / length, 1.0), delta)
+        return delta * per_example(torch.where(length > epsilon, epsilon / length, 1.0), delta)
 
     def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
         top = g.flatten(1).abs().amax(1)  # keeps the squares of tiny gradients from underflowing
-        g = g / rows(torch.where(top > 0, top, 1.0), g)
+        g = g / per_example(torch.where(top > 0, top, 1.0), g)
         length = self.norm(g)
-        return g * rows(alpha / torch.where(length > 0, length, 1.0), g)
+        return g * per_example(alpha / torch.where(length > 0, length, 1.0), g)
 
     def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
         """Direction from normal numbers; the radius is that of a uniform point, r^d uniform, and so nearly epsilon."""
@@ -90,6 +90,6 @@ class L2(Geometry):
         return self.project(x0 + self.steepest(normal, radius), x0, epsilon)
 
 
-def rows(values: Shaped[Tensor, " b"], like: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "b ..."]:
+def per_example(values: Shaped[Tensor, " b"], like: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "b ..."]:
     """One value per example, shaped to broadcast against `like`."""
     return values.reshape(-1, *(1,) * (like.dim() - 1))

@@ -272,7 +272,7 @@ def curve(records: Iterable[Record], key: str) -> list[tuple[Any, Summary]]:
     return [(value, summary([r["correct"] for r in group])) for value, group in by_value(records, key).items()]
 
 
-class Transfer(NamedTuple):
+class TransferSummary(NamedTuple):
     """How attacks on one sample model fare on others."""
 
     matrix: Float[np.ndarray, "k k"]
@@ -285,11 +285,11 @@ class Transfer(NamedTuple):
     """Mean of the diagonal: each sample model's accuracy under an attack on itself."""
 
 
-def transfer(record: Record) -> Transfer:
+def transfer_summary(record: Record) -> TransferSummary:
     """The matrix of a transfer record, and what it says off the diagonal."""
     matrix = record["right"].mean(0)
     others = matrix[~np.eye(len(matrix), dtype=bool)]
-    return Transfer(
+    return TransferSummary(
         matrix, float(others.mean()), float(others.min()), float(others.max()), float(matrix.diagonal().mean())
     )
 

@@ -12,15 +12,21 @@ from pathlib import Path
 from graddiv import store
 from graddiv.attacks import FGSM, PGD
 from graddiv.data import load
-from graddiv.distributed import World
+from graddiv.distributed import Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, Target, cells, suite
-from graddiv.evaluation.batches import Job, Progress, run, silent, writing
-from graddiv.evaluation.boundary import boundary
+from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
+from graddiv.evaluation.boundary import boundary_job
 from graddiv.evaluation.checklist import QUICK, Settings, checklist
-from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, rotation
+from graddiv.evaluation.concentration import (
+    concentration_job,
+    gradients_job,
+    l2_radius,
+    loss_increase_job,
+    rotation_job,
+)
 from graddiv.evaluation.robustness import attack_job
-from graddiv.evaluation.transfer import transfer
+from graddiv.evaluation.transfer import transfer_job
 from graddiv.experiment import FORWARD, TWO_CORES, Experiment, trained
 from graddiv.geometry import L2
 from graddiv.paper import EFFORTS, EPSILONS, Effort, Entry
@@ -28,7 +34,7 @@ from graddiv.performance import channels_last
 from graddiv.recipes import radius, title
 from graddiv.report import page
 from graddiv.report.figures import FIGURES
-from graddiv.report.output import Drawing, Table, save
+from graddiv.report.output import Figure, Table, save
 from graddiv.report.study import RunFiles, Study
 from graddiv.report.tables import accuracy_table, attack_table, checklist_table
 from graddiv.training import train
@@ -81,11 +87,11 @@ def plan(
 
 
 @dataclass(frozen=True)
-class Workshop:
+class StageRunner:
     """Where stages are carried out: the effort, the data and the device they share."""
 
     effort: Effort
-    here: World
+    process: Process
     data_root: str | None = None
     seed: int = 0
     checklist: Settings | None = None
@@ -103,25 +109,25 @@ class Workshop:
             passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in jobs)
         return passes * FORWARD[experiment.network.architecture] * experiment.network.width**2 / TWO_CORES
 
-    def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: Progress = silent) -> None:
+    def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: WorkListener = silent) -> None:
         """Train, or make the records that are missing."""
         if stage.need is None:
-            device = str(self.here.device)
+            device = str(self.process.device)
             train(stage.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
         elif stage.need == "checklist":
             directory = stage.directory / "records"
-            with writing(directory, self.here):
+            with writing(directory, self.process):
                 checklist(
                     self.target(stage),
                     stage.radius,
                     directory,
                     settings=self.settings,
-                    here=self.here,
+                    process=self.process,
                     progress=progress,
                 )
         else:
-            with writing(stage.directory / "records", self.here):
-                run(self.jobs(stage), here=self.here, progress=progress)
+            with writing(stage.directory / "records", self.process):
+                run(self.jobs(stage), process=self.process, progress=progress)
 
     @property
     def settings(self) -> Settings:
@@ -144,7 +150,7 @@ class Workshop:
             _, F = trained(stage.directory, self.data_root)
         else:
             F = experiment.build(experiment.training_set(self.data_root))
-        F.to(self.here.device)
+        F.to(self.process.device)
         channels_last(F)
         data = load(experiment.data.name, "test", self.data_root)
         if self.effort.examples is not None:
@@ -163,25 +169,25 @@ class Workshop:
             case "suite" | "curve" | "pgd" | "sweep-n" | "sweep-m":
                 return [attack_job(target, cell, directory) for cell in self.cells(stage, target.random)]
             case "concentration":
-                return [concentration(target, directory, n=effort.gradients)]
+                return [concentration_job(target, directory, n=effort.gradients)]
             case "gradients":
-                return [gradients(target, directory, n=effort.gradients)]
+                return [gradients_job(target, directory, n=effort.gradients)]
             case "increase":
                 return [
-                    increase(
+                    loss_increase_job(
                         target, directory, epsilon=hard, n=max(effort.curve_n), m=effort.m, gradients=effort.gradients
                     )
                 ]
             case "rotation":
                 pixels = target.examples(slice(0, 1))[0].numel()
                 return [
-                    rotation(target, directory, epsilon=radius, m=effort.m),
-                    rotation(target, directory, epsilon=l2_radius(radius, pixels), geometry=L2(), m=effort.m),
+                    rotation_job(target, directory, epsilon=radius, m=effort.m),
+                    rotation_job(target, directory, epsilon=l2_radius(radius, pixels), geometry=L2(), m=effort.m),
                 ]
             case "transfer":
-                return [transfer(target, directory, k=effort.models, epsilon=hard, m=effort.m)]
+                return [transfer_job(target, directory, k=effort.models, epsilon=hard, m=effort.m)]
             case "boundary":
-                return [boundary(target, directory, epsilon=radius, grid=effort.grid)]
+                return [boundary_job(target, directory, epsilon=radius, grid=effort.grid)]
             case unexpected:
                 raise AssertionError(f"no measurement is called {unexpected!r}")
 
@@ -217,7 +223,7 @@ CHECKLISTS = {
 }
 """What is spent on the checklist with each suite of attacks; where it can it shares the suite's records."""
 
-RENDERERS: dict[str, Callable[[Study], Table] | Callable[[Study], Drawing]] = {
+RENDERERS: dict[str, Callable[[Study], Table] | Callable[[Study], Figure]] = {
     "attack-table": lambda study: attack_table(study, _suite_radius(study)),
     "accuracy-table": accuracy_table,
     "checklist": checklist_table,
@@ -275,7 +281,7 @@ def render(
     overrides: Sequence[str] = (),
 ) -> tuple[Path, list[Table]]:
     """Draw what the entries name from the records on disk, and the page that holds it all."""
-    drawn: dict[str, Table | Drawing] = {}
+    drawn: dict[str, Table | Figure] = {}
     everything: dict[str, RunFiles] = {}
     for entry in entries:
         experiments = entry.experiments(scale, data, overrides)
@@ -289,5 +295,5 @@ def render(
     for what in drawn.values():
         save(what, directory)
     tables = [what for what in drawn.values() if isinstance(what, Table)]
-    drawings = [what for what in drawn.values() if isinstance(what, Drawing)]
+    drawings = [what for what in drawn.values() if isinstance(what, Figure)]
     return page.write(Study(tuple(everything.values()), scale), directory, tables, drawings), tables

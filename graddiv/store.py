@@ -186,14 +186,14 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 def locked(directory: Path) -> Iterator[None]:
     """Be the only writer of a directory; the lock of a process that died is free."""
     make_directory(directory)
-    with held(directory / LOCK):
+    with file_lock(directory / LOCK):
         for left_over in _left_over(directory):
             left_over.unlink(missing_ok=True)
         yield
 
 
 @contextmanager
-def held(path: Path, *, wait: bool = False) -> Iterator[None]:
+def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock that this file of a directory stands for, if need be once others let go of it."""
     try:
         file = path.open("a+")

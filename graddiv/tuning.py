@@ -196,12 +196,12 @@ class _Queue:
                 if trial is not None:
                     directory = self.out / _name(trial.params["regularizer"], trial.params["lam"])
                     store.make_directory(directory)
-                    stack.enter_context(store.held(directory / OWNED))
+                    stack.enter_context(store.file_lock(directory / OWNED))
             yield trial
 
     def _alone_in_directory(self) -> AbstractContextManager[None]:
         """Wait until no other process is choosing a trial."""
-        return store.held(self.out / ".queue", wait=True)
+        return store.file_lock(self.out / ".queue", wait=True)
 
     def _ask(self) -> "Trial | None":
         from optuna.trial import TrialState

@@ -24,7 +24,7 @@ LAYERS = [  # from the ground up; a module may import its own part of the packag
     {"cli"},
     {"__main__"},
 ]
-LEVEL = {part: level for level, parts in enumerate(LAYERS) for part in parts}
+SIGNIFICANCE = {part: level for level, parts in enumerate(LAYERS) for part in parts}
 APART = {("training", "evaluation"), ("report", "networks"), ("report", "attacks"), ("report", "training")}
 
 
@@ -47,7 +47,7 @@ MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py
 def test_imports_go_down_only(path: Path) -> None:
     part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
     for imported in imports(path) - {part}:
-        allowed = LEVEL[imported] < LEVEL[part] or LEVEL[imported] == LEVEL[part] == 0
+        allowed = SIGNIFICANCE[imported] < SIGNIFICANCE[part] or SIGNIFICANCE[imported] == SIGNIFICANCE[part] == 0
         assert allowed, f"{part} may not import {imported}"
         assert (part, imported) not in APART, f"{part} may not import {imported}"
 

@@ -9,7 +9,7 @@ from graddiv.distributed import ALONE
 from graddiv.errors import GradDivError
 from graddiv.evaluation.checklist import Settings
 from graddiv.paper import DEMO, EFFORTS, ENTRIES, Effort, entries_of, targets
-from graddiv.reproduce import RENDERERS, Workshop, claim, plan, progress_of, render
+from graddiv.reproduce import RENDERERS, StageRunner, claim, plan, progress_of, render
 
 TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), grid=5, suite_m=2, batch=6)
 ASKED = Settings(
@@ -21,10 +21,10 @@ SETTINGS = ["training.epochs=1", "training.batch=16", "training.decays=[]", "dat
 def reproduced(names: list[str], tmp_path: Path) -> Path:
     entries = [entry for name in names for entry in entries_of(name)]
     stages = plan(entries, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
-    workshop = Workshop(TINY, ALONE, checklist=ASKED)
+    runner = StageRunner(TINY, ALONE, checklist=ASKED)
     for stage in stages:
-        workshop.carry_out(stage)
-    assert all(workshop.seconds(stage) == 0 for stage in stages), "what is on disk is not run again"
+        runner.carry_out(stage)
+    assert all(runner.seconds(stage) == 0 for stage in stages), "what is on disk is not run again"
     return render(entries, "demo", tmp_path / "runs", tmp_path / "out", data="mnist-mini", overrides=SETTINGS)[0]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from graddiv import published
-from graddiv.published import Cell, Value
+from graddiv.published import PublishedCell, Value
 from graddiv.records import PAPER_ROWS
 
 
@@ -36,15 +36,15 @@ def test_table_1(attack: str, method: str, expected: Value) -> None:
 @pytest.mark.parametrize(
     ("cell", "expected"),
     [
-        (Cell("mnist", "clean", None, "no-defense", 0.0), 99.41),
-        (Cell("mnist", "EOT-PGD", None, "adv-train", 0.34), 50.26),
-        (Cell("mnist", "EOT-PGD", 20, "adv-bnn+graddiv", 0.4), 15.57),
-        (Cell("mnist", "EOT-FGSM", None, "adv-bnn", 0.32), 97.28),
-        (Cell("cifar10", "EOT-PGD", 1, "rse+graddiv", 0.03), 36.95),
-        (Cell("cifar10", "EOT-FGSM", None, "rse", 0.07), 4.12),
+        (PublishedCell("mnist", "clean", None, "no-defense", 0.0), 99.41),
+        (PublishedCell("mnist", "EOT-PGD", None, "adv-train", 0.34), 50.26),
+        (PublishedCell("mnist", "EOT-PGD", 20, "adv-bnn+graddiv", 0.4), 15.57),
+        (PublishedCell("mnist", "EOT-FGSM", None, "adv-bnn", 0.32), 97.28),
+        (PublishedCell("cifar10", "EOT-PGD", 1, "rse+graddiv", 0.03), 36.95),
+        (PublishedCell("cifar10", "EOT-FGSM", None, "rse", 0.07), 4.12),
     ],
 )
-def test_supplement(cell: Cell, expected: float) -> None:
+def test_supplement(cell: PublishedCell, expected: float) -> None:
     assert published.supplement()[cell].mean == expected
     assert published.value(cell.data, cell.method, cell.attack, cell.epsilon, cell.n) is not None
 

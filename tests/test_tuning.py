@@ -76,7 +76,7 @@ def test_a_living_process_keeps_its_trial(watch: Watch, tmp_path: Path) -> None:
     watch.fails = {"kappa-0.1": KeyboardInterrupt}
     with pytest.raises(KeyboardInterrupt):
         tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE)
-    with store.held(tmp_path / "kappa-0.1" / tuning.OWNED):
+    with store.file_lock(tmp_path / "kappa-0.1" / tuning.OWNED):
         assert tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE) == []
 
 

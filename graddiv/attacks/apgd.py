@@ -12,9 +12,9 @@ from torch import Tensor
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, keep_best
 from graddiv.attacks.views import View
-from graddiv.directions.gradients import lookup
+from graddiv.directions.gradients import attack_objective
 from graddiv.errors import GradDivError, unknown
-from graddiv.geometry import Linf, rows
+from graddiv.geometry import Linf, per_example
 from graddiv.networks import SampleModel
 
 ReturnRule = Literal["strong", "reference"]
@@ -57,7 +57,7 @@ class APGD(Attack):
     return_rule: ReturnRule = "strong"
 
     def __post_init__(self) -> None:
-        lookup(self.objective)
+        attack_objective(self.objective)
         if self.m < 1:
             raise GradDivError(f"m is {self.m}, expected at least one iteration")
         if not (0 < self.momentum <= 1 and 0 <= self.rho <= 1):
@@ -81,8 +81,8 @@ class APGD(Attack):
         found = self.ascend(problem, self.start(problem, restart), first=restart * (self.m + 1))
         fresh = RESCORE - 1 - restart
         if self.return_rule == "reference":
-            attacked = _Witness(view).first_prediction(fresh, x0) == y
-            return torch.where(rows(attacked & found.fooled, x0), found.fooling, x0)
+            attacked = _RecordingView(view).first_prediction(fresh, x0) == y
+            return torch.where(per_example(attacked & found.fooled, x0), found.fooling, x0)
         candidates = torch.cat([found.best, found.last[None]])
         losses = torch.stack([view.loss(fresh, x, y, self.objective) for x in candidates])
         return candidates[losses.argmax(0), torch.arange(len(x0), device=x0.device)]
@@ -91,12 +91,12 @@ class APGD(Attack):
         """x0 + epsilon t / |t|_p with t uniform in the cube for Linf, normal for L2; clipped to the box."""
         x0, u = problem.x0, problem.uniform("start", restart)
         t = 2 * u - 1 if isinstance(self.geometry, Linf) else torch.special.ndtri(u.clamp(2**-54, 1 - 2**-53))
-        t = (t / rows(self.geometry.norm(t), t)).to(x0.dtype).reshape(x0.shape)
-        return self.geometry.project(x0 + rows(problem.epsilon, x0) * t, x0, problem.epsilon)
+        t = (t / per_example(self.geometry.norm(t), t)).to(x0.dtype).reshape(x0.shape)
+        return self.geometry.project(x0 + per_example(problem.epsilon, x0) * t, x0, problem.epsilon)
 
     def ascend(self, problem: Problem, start: Float[Tensor, "b ..."], first: int = 0) -> Ascent:
         """m steps from `start`, through the models of iterations first .. first + m."""
-        view, y = _Witness(problem.view), problem.y
+        view, y = _RecordingView(problem.view), problem.y
         project = partial(self.geometry.project, x0=problem.x0, epsilon=problem.epsilon)
         x = previous = fooling = start
         g, _, loss = view.gradient(first, x, y, self.objective)
@@ -117,15 +117,15 @@ class APGD(Attack):
             loss_before = loss
             g, _, loss = view.gradient(first + k + 1, x, y, self.objective)
             rises = rises + (loss > loss_before)
-            best_g = torch.where(rows(loss > best_loss[0], g), g, best_g)
+            best_g = torch.where(per_example(loss > best_loss[0], g), g, best_g)
             best, best_loss = keep_best(best, best_loss, x, loss, KEPT)
             wrong = view.last_prediction != y
-            fooling, fooled = torch.where(rows(wrong, x), x, fooling), fooled | wrong
+            fooling, fooled = torch.where(per_example(wrong, x), x, fooling), fooled | wrong
 
             if window := checkpoints.get(k):
                 halved = (rises <= self.rho * window) | (~halved & (best_loss[0] <= checked_loss))
                 eta = torch.where(halved, eta / 2, eta)
-                x, g = torch.where(rows(halved, x), best[0], x), torch.where(rows(halved, g), best_g, g)
+                x, g = torch.where(per_example(halved, x), best[0], x), torch.where(per_example(halved, g), best_g, g)
                 checked_loss, rises = best_loss[0], torch.zeros_like(rises)
             problem.tick()
         return Ascent(best, x, fooling, fooled, eta)
@@ -141,7 +141,7 @@ class APGD(Attack):
         return windows
 
 
-class _Witness(View):
+class _RecordingView(View):
     """The same view, remembering what the last model it showed has predicted."""
 
     last_prediction: Int64[Tensor, " b"]

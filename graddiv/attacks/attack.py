@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from graddiv.attacks.views import View, as_view
 from graddiv.errors import GradDivError
-from graddiv.geometry import Geometry, Linf, rows
+from graddiv.geometry import Geometry, Linf, per_example
 from graddiv.seeding import fold, uniform
 
-Progress = Callable[[int, int], None]
+IterationListener = Callable[[int, int], None]
 """Called with the number of iterations done and of all there are."""
 
 RESCORE = -1
@@ -71,7 +71,7 @@ class Attack(ABC):
         epsilon: float | Float[Tensor, " b"],
         *,
         ids: Int64[Tensor, " b"] | None = None,
-        progress: Progress | None = None,
+        progress: IterationListener | None = None,
     ) -> Float[Tensor, "b ..."]:
         """Return x_adv; `ids`, by default 0 .. b-1, address the randomness of each example."""
         view, x0 = as_view(view), x0.detach()
@@ -95,7 +95,7 @@ class Attack(ABC):
                 best_loss = view.loss(RESCORE, best, y, self.objective)
             loss = view.loss(RESCORE, x, y, self.objective)
             better = loss > best_loss
-            best, best_loss = torch.where(rows(better, x), x, best), torch.where(better, loss, best_loss)
+            best, best_loss = torch.where(per_example(better, x), x, best), torch.where(better, loss, best_loss)
         return self.geometry.project(best, x0, radius)
 
     def _checked(self, x0: Tensor, y: Tensor, epsilon: float | Tensor) -> Float[Tensor, " b"]:

@@ -8,10 +8,10 @@ from torch import Tensor
 
 from graddiv.attacks.attack import Problem
 from graddiv.attacks.hyperplane import to_hyperplane
-from graddiv.attacks.minimal import Kept, MinimalAttack
+from graddiv.attacks.minimal import CandidatePool, MinimalAttack
 from graddiv.attacks.trust_region import along_hyperplane
 from graddiv.errors import GradDivError
-from graddiv.geometry import Linf, rows
+from graddiv.geometry import Linf, per_example
 from graddiv.losses import margin
 
 TRIALS = 10
@@ -59,16 +59,16 @@ class BB(MinimalAttack):
     def iterations(self) -> int:
         return self.m
 
-    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: Kept) -> None:
+    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: CandidatePool) -> None:
         view, y = problem.view, problem.y
         first = restart * (self.m + 1)
         x = self.start(problem, restart, first)
         against, w = view.margin(first, x, y)
-        kept.meet(first, x, against, w.sign())
+        kept.offer(first, x, against, w.sign())
         for k in range(self.m):
             x = self._step(problem, x, against, w, k)
             against, g = view.margin(first + k + 1, x, y)
-            kept.meet(first + k + 1, x, against, w.sign())  # where the boundary is flat, the ball's worst point
+            kept.offer(first + k + 1, x, against, w.sign())  # where the boundary is flat, the ball's worst point
             w = self.momentum * w + (1 - self.momentum) * g
             problem.tick()
 
@@ -82,7 +82,7 @@ class BB(MinimalAttack):
             self._boundary(problem, k, far) for far in (self._noise(problem, restart, k), self._climb(problem, k))
         )
         better = other_fooled & ((other_share < share) & (restart == 0) | ~fooled)
-        return torch.where(rows(better, x), other, x)
+        return torch.where(per_example(better, x), other, x)
 
     def _noise(self, problem: Problem, restart: int, k: int) -> Float[Tensor, "b ..."]:
         """The noise image of highest margin."""
@@ -92,7 +92,7 @@ class BB(MinimalAttack):
             x = low + (high - low) * problem.uniform("noise", restart, trial).to(best.dtype).reshape(best.shape)
             against = margin(problem.view.logits(k, x), problem.y)
             higher = against > highest
-            best, highest = torch.where(rows(higher, x), x, best), torch.where(higher, against, highest)
+            best, highest = torch.where(per_example(higher, x), x, best), torch.where(higher, against, highest)
         return best
 
     def _climb(self, problem: Problem, k: int) -> Float[Tensor, "b ..."]:

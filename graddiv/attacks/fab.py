@@ -9,9 +9,9 @@ from torch import Tensor
 
 from graddiv.attacks.attack import Problem
 from graddiv.attacks.hyperplane import to_hyperplane
-from graddiv.attacks.minimal import Kept, MinimalAttack
+from graddiv.attacks.minimal import CandidatePool, MinimalAttack
 from graddiv.errors import GradDivError
-from graddiv.geometry import Geometry, rows
+from graddiv.geometry import Geometry, per_example
 from graddiv.losses import margin
 
 
@@ -44,21 +44,21 @@ class FAB(MinimalAttack):
     def iterations(self) -> int:
         return self.m
 
-    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: Kept) -> None:
+    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: CandidatePool) -> None:
         view, x0, y = problem.view, problem.x0, problem.y
         x = self._start(problem, restart, radius) if restart else x0
         for k in range(restart * (self.m + 1), restart * (self.m + 1) + self.m):
             x = self._step(*view.differences(k, x, y), x, x0)
             against = margin(view.logits(k + 1, x), y)
-            kept.meet(k + 1, x, against, x - x0)
-            x = torch.where(rows(against > 0, x), x0 + self.beta * (x - x0), x)
+            kept.offer(k + 1, x, against, x - x0)
+            x = torch.where(per_example(against > 0, x), x0 + self.beta * (x - x0), x)
             problem.tick()
 
     def _start(self, problem: Problem, restart: int, radius: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
         """x0 + (radius / 2) t / |t|_p for a random t, clipped to the box."""
         unbounded: Geometry = replace(self.geometry, bounds=(-math.inf, math.inf))
         t = unbounded.random(problem.uniform("start", restart), torch.zeros_like(problem.x0), torch.ones_like(radius))
-        t = t * rows(radius / (2 * unbounded.norm(t).clamp_min(1e-12)), t)
+        t = t * per_example(radius / (2 * unbounded.norm(t).clamp_min(1e-12)), t)
         return (problem.x0 + t).clamp(*self.geometry.bounds)
 
     def _step(
@@ -75,5 +75,5 @@ class FAB(MinimalAttack):
         b = (w * x.flatten(1)).sum(1) - gaps[boundary]
         d, d0 = (to_hyperplane(self.geometry, point.flatten(1), w, b).view_as(x) for point in (x, x0))
         length, length0 = (self.geometry.norm(way).clamp_min(1e-8) for way in (d, d0))
-        a = rows((length / (length + length0)).clamp_max(self.alpha_max), x)
+        a = per_example((length / (length + length0)).clamp_max(self.alpha_max), x)
         return ((1 - a) * (x + self.eta * d) + a * (x0 + self.eta * d0)).clamp(*self.geometry.bounds)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem
 from graddiv.attacks.views import View, as_view
-from graddiv.geometry import Geometry, rows
+from graddiv.geometry import Geometry, per_example
 from graddiv.losses import margin
 
 KEPT = 5
@@ -20,14 +20,14 @@ FRESH = 10
 """How many iterations' worth of fresh models choose: with one model each, a single one would decide by chance."""
 
 
-class Kept(ABC):
+class CandidatePool(ABC):
     """The points worth keeping of those an attack meets, and the choice among them."""
 
     def __init__(self, problem: Problem, geometry: Geometry) -> None:
         self.problem, self.geometry = problem, geometry
 
     @abstractmethod
-    def meet(self, k: int, x: Tensor, against: Float[Tensor, " b"], beyond: Tensor) -> None:
+    def offer(self, k: int, x: Tensor, against: Float[Tensor, " b"], beyond: Tensor) -> None:
         """Look at x, whose margin over the models of iteration k is `against`, and the way from x0 that raises it."""
 
     @abstractmethod
@@ -44,7 +44,7 @@ class MinimalAttack(Attack):
     """
 
     @abstractmethod
-    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: Kept) -> None:
+    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: CandidatePool) -> None:
         """One run, which shows `kept` the points it makes; beyond `radius` there is nothing to gain."""
 
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
@@ -74,10 +74,10 @@ class MinimalAttack(Attack):
             self.search(problem, restart, radius, kept)
             found = [kept.choice(*found)]
             radius = self.geometry.norm(found[0] - x0).clamp_max(width)
-        return torch.where(rows(fresh_margin(problem, x0) > 0, x0), x0, found[0])
+        return torch.where(per_example(fresh_margin(problem, x0) > 0, x0), x0, found[0])
 
 
-class Nearest(Kept):
+class Nearest(CandidatePool):
     """The nearest adversarial points, and the one of highest margin."""
 
     def __init__(self, problem: Problem, geometry: Geometry) -> None:
@@ -88,10 +88,10 @@ class Nearest(Kept):
         self.lengths = x0.new_full((KEPT, len(x0)), math.inf)
         self.strongest, self.highest = x0, x0.new_full((len(x0),), -math.inf)
 
-    def meet(self, k: int, x: Tensor, against: Float[Tensor, " b"], beyond: Tensor) -> None:
+    def offer(self, k: int, x: Tensor, against: Float[Tensor, " b"], beyond: Tensor) -> None:
         view, y, lengths = self.problem.view, self.problem.y, self.lengths
         higher = against > self.highest
-        self.strongest = torch.where(rows(higher, x), x, self.strongest)
+        self.strongest = torch.where(per_example(higher, x), x, self.strongest)
         self.highest = torch.where(higher, against, self.highest)
         if view.fresh:  # the incumbent has to hold before the models that judge its challenger
             incumbent = lengths.argmin(0), self.everyone
@@ -110,7 +110,7 @@ class Nearest(Kept):
         lengths = torch.stack([self.geometry.norm(x - x0) for x in met])
         clipped = torch.stack(
             [
-                torch.where(rows(length <= epsilon, x), x, self.geometry.project(x, x0, epsilon))
+                torch.where(per_example(length <= epsilon, x), x, self.geometry.project(x, x0, epsilon))
                 for x, length in zip(met, lengths, strict=True)
             ]
         )
@@ -120,7 +120,7 @@ class Nearest(Kept):
         return clipped[best, self.everyone]
 
 
-class Strongest(Kept):
+class Strongest(CandidatePool):
     """The points of highest margin in the directions met, each as far as ball and box reach."""
 
     def __init__(self, problem: Problem, geometry: Geometry) -> None:
@@ -130,7 +130,7 @@ class Strongest(Kept):
         self.points = x0.expand(KEPT, *x0.shape).clone()
         self.margins = x0.new_full((KEPT, len(x0)), -math.inf)
 
-    def meet(self, k: int, x: Tensor, against: Float[Tensor, " b"], beyond: Tensor) -> None:
+    def offer(self, k: int, x: Tensor, against: Float[Tensor, " b"], beyond: Tensor) -> None:
         """The incumbent stands before the models that judge its challenger: once lucky is not for ever."""
         x0, epsilon = self.problem.x0, self.problem.epsilon
         incumbent = self.margins.argmax(0), self.everyone
@@ -138,7 +138,7 @@ class Strongest(Kept):
         self.margins[incumbent] = torch.where(self.margins[incumbent] > -math.inf, again, -math.inf)
 
         stretch = (epsilon / self.geometry.norm(beyond).clamp_min(torch.finfo(x.dtype).tiny)).clamp_min(1.0)
-        challenger = self.geometry.project(x0 + rows(stretch, x) * beyond, x0, epsilon)
+        challenger = self.geometry.project(x0 + per_example(stretch, x) * beyond, x0, epsilon)
         new, weakest = self._margin(k, challenger), self.margins.argmin(0)
         chosen = new > self.margins[weakest, self.everyone]
         slot = weakest[chosen], self.everyone[chosen]

@@ -10,7 +10,7 @@ from torch import Tensor
 from graddiv.attacks.attack import RESCORE, Attack, Problem, keep_best
 from graddiv.attacks.pgd import PGD
 from graddiv.errors import GradDivError
-from graddiv.geometry import rows
+from graddiv.geometry import per_example
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,11 @@ class RotatedPGD(PGD):
         u = problem.uniform("axis", iteration).clamp(2**-54, 1 - 2**-53)
         normal = torch.special.ndtri(u).reshape(g.shape)
         unit = _unit(g.double())
-        along = rows((normal * unit).flatten(1).sum(1), unit)
+        along = per_example((normal * unit).flatten(1).sum(1), unit)
         across = _unit(normal - along * unit)
         turn = math.radians(self.angle)
         turned = math.cos(turn) * unit + math.sin(turn) * across
-        return torch.where(rows((g != 0).flatten(1).any(1), g), turned, 0.0).to(g.dtype)
+        return torch.where(per_example((g != 0).flatten(1).any(1), g), turned, 0.0).to(g.dtype)
 
 
 @dataclass(frozen=True)
@@ -79,4 +79,4 @@ class RandomSearch(Attack):
 
 def _unit(g: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
     length: Tensor = torch.linalg.vector_norm(g.flatten(1), dim=1)
-    return g / rows(torch.where(length > 0, length, 1.0), g)
+    return g / per_example(torch.where(length > 0, length, 1.0), g)

@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.errors import GradDivError
-from graddiv.geometry import L2, rows
+from graddiv.geometry import L2, per_example
 from graddiv.seeding import fold, uniform
 
 Draw = Callable[[int], Tensor]
@@ -70,7 +70,7 @@ class Square(Attack):
                 loss = loss_of(x, query)
             candidate_loss = loss_of(candidate, query)
             better = candidate_loss > loss
-            x, loss = torch.where(rows(better, x), candidate, x), torch.where(better, candidate_loss, loss)
+            x, loss = torch.where(per_example(better, x), candidate, x), torch.where(better, candidate_loss, loss)
             problem.tick()
         return x
 
@@ -81,7 +81,7 @@ class Square(Attack):
     def _stripes(self, problem: Problem, draw: Draw) -> Float[Tensor, "b c h w"]:
         """x0 +- epsilon, a sign for each column of each channel: networks are sensitive to vertical stripes."""
         b, c, _, w = problem.x0.shape
-        stripes = rows(problem.epsilon, problem.x0) * _signs(draw(c * w), problem.x0).reshape(b, c, 1, w)
+        stripes = per_example(problem.epsilon, problem.x0) * _signs(draw(c * w), problem.x0).reshape(b, c, 1, w)
         return self.geometry.project(problem.x0 + stripes, problem.x0, problem.epsilon)
 
     def _recolour(self, problem: Problem, x: Tensor, share: float, draw: Draw) -> Float[Tensor, "b c h w"]:
@@ -91,11 +91,11 @@ class Square(Attack):
         u = draw(2 + c)
         square = _window(u[:, :2], side, x)
         old, middle = x[square], problem.x0[square]
-        step = 2 * rows(problem.epsilon, x) * _signs(u[:, 2:], x)[..., None, None]
+        step = 2 * per_example(problem.epsilon, x) * _signs(u[:, 2:], x)[..., None, None]
         new, opposite = (self.geometry.project(old + change, middle, problem.epsilon) for change in (step, -step))
         same = (new == old).flatten(1).all(1)  # it has these colours already: the opposite ones save the query
         candidate = x.clone()
-        candidate[square] = torch.where(rows(same, x), opposite, new)
+        candidate[square] = torch.where(per_example(same, x), opposite, new)
         return candidate
 
     def _tiles(self, problem: Problem, draw: Draw) -> Float[Tensor, "b c h w"]:
@@ -122,7 +122,7 @@ class Square(Attack):
         new = old.clone()
         new[target] = new[source] = 0
         unused = (problem.epsilon**2 - self.geometry.norm(old) ** 2).clamp_min(0) / c
-        freed = (old**2 - new**2).sum((2, 3), keepdim=True) + rows(unused, x)
+        freed = (old**2 - new**2).sum((2, 3), keepdim=True) + per_example(unused, x)
         new[target] = _unit(bumps + _unit(old[target])) * freed.sqrt()
         return self._onto_sphere(problem, new)
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.directions.gradients import MeanGradient, check_finite, check_mode, lookup, mean_gradient
+from graddiv.directions.gradients import MeanGradient, attack_objective, check_finite, check_mode, mean_gradient
 from graddiv.errors import GradDivError
 from graddiv.losses import margin
 from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
@@ -66,7 +66,7 @@ class View(ABC):
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
     ) -> Float[Tensor, " b"]:
         """The value of the objective over the models of iteration k."""
-        goal = lookup(objective)
+        goal = attack_objective(objective)
         with torch.no_grad(), self._statistics():
             loss = goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
         if (broken := loss.isnan()).any():

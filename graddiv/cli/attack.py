@@ -54,7 +54,7 @@ def attack(
     records, example by example, below RUN/records; the same command again goes on where it stopped, and only
     computes what is missing.  Several processes share the work: torchrun --nproc-per-node N -m graddiv attack ...
     """
-    from graddiv.distributed import world
+    from graddiv.distributed import join_processes
     from graddiv.evaluation import attack_all, cells
     from graddiv.evaluation import suite as suite_of
     from graddiv.evaluation.batches import writing
@@ -64,12 +64,12 @@ def attack(
     keep_memory()
     chosen, how = suite_of(suite, words(attacks), m), parse_modes(words(modes))
     directory = out or run / "records"
-    with world(device) as here:
-        target, own = load_target(run, split, examples, batch, seed, data_root, here.device)
+    with join_processes(device) as process:
+        target, own = load_target(run, split, examples, batch, seed, data_root, process.device)
         radii = [number(text) for text in words(epsilon)] or [own]
         wanted = cells(chosen, radii, modes=how, n=n, repeats=repeats, random=target.random)
-        with writing(directory, here), progress_bar() as progress:
-            records = attack_all(target, wanted, directory, here=here, progress=progress)
+        with writing(directory, process), progress_bar() as progress:
+            records = attack_all(target, wanted, directory, process=process, progress=progress)
     if leads():
         print_tables(records)
         typer.echo(f"records: {directory}")

@@ -69,10 +69,10 @@ def transfer(
     device: Device = None,
 ) -> None:
     """Attack each of k sample models and test the images on all of them."""
-    from graddiv.evaluation.transfer import transfer as matrix
+    from graddiv.evaluation.transfer import transfer_job
 
     def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job]":
-        return [matrix(target, directory, epsilon=radius, k=k, m=m) for radius in radii]
+        return [transfer_job(target, directory, epsilon=radius, k=k, m=m) for radius in radii]
 
     _make(jobs, run, epsilon, (split, examples, batch, seed), out, data_root, device)
 
@@ -87,17 +87,17 @@ def _make(
     device: str | None,
 ) -> None:
     """Make the records of a run that are missing, and tell what each found."""
-    from graddiv.distributed import world
+    from graddiv.distributed import join_processes
     from graddiv.evaluation import batches
     from graddiv.performance import keep_memory
 
     keep_memory()
     directory = out or run / "records"
-    with world(device) as here:
-        target, own = load_target(run, *judged_on, data_root, here.device)
+    with join_processes(device) as process:
+        target, own = load_target(run, *judged_on, data_root, process.device)
         jobs = jobs_of(target, directory, [number(text) for text in words(epsilon)] or [own])
-        with batches.writing(directory, here), progress_bar() as progress:
-            records = batches.run(jobs, here=here, progress=progress)
+        with batches.writing(directory, process), progress_bar() as progress:
+            records = batches.run(jobs, process=process, progress=progress)
     if leads():
         for record in records:
             typer.echo(_told(record))
@@ -121,7 +121,7 @@ def checklist(
     Then, whether the attack has converged: does accuracy still fall with more models, iterations, restarts?  Records
     are those that 'graddiv attack' makes; the verdicts are written to checklist.json beside them.
     """
-    from graddiv.distributed import world
+    from graddiv.distributed import join_processes
     from graddiv.evaluation.batches import writing
     from graddiv.evaluation.checklist import QUICK, Settings
     from graddiv.evaluation.checklist import checklist as check
@@ -130,16 +130,16 @@ def checklist(
     keep_memory()
     directory = out or run / ("records-quick" if quick else "records")
     examples = 100 if quick and examples is None else examples
-    with world(device) as here:
-        target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+    with join_processes(device) as process:
+        target, radius = load_target(run, split, examples, batch, seed, data_root, process.device)
         radius = number(epsilon) if epsilon else radius
-        with writing(directory, here), progress_bar() as progress:
+        with writing(directory, process), progress_bar() as progress:
             items = check(
                 target,
                 radius,
                 directory,
                 settings=QUICK if quick else Settings(),
-                here=here,
+                process=process,
                 progress=progress,
             )
     if leads():
@@ -167,7 +167,7 @@ def sweep(
     device: Device = None,
 ) -> None:
     """Attack with EOT at several values of one setting, everything else equal: accuracy against n, m, epsilon, lam."""
-    from graddiv.distributed import world
+    from graddiv.distributed import join_processes
     from graddiv.evaluation import suite
     from graddiv.evaluation import sweep as attack_at
     from graddiv.evaluation.batches import writing
@@ -182,13 +182,13 @@ def sweep(
         )
     [chosen] = suite("quick", [attack], m)
     records, directories = [], []
-    with world(device) as here:
+    with join_processes(device) as process:
         for run in runs:
-            target, radius = load_target(run, split, examples, batch, seed, data_root, here.device)
+            target, radius = load_target(run, split, examples, batch, seed, data_root, process.device)
             radius = number(epsilon) if epsilon else radius
             directory = run / "records" if out is None else out / run.name if len(runs) > 1 else out
             directories.append(directory)
-            with writing(directory, here), progress_bar() as progress:
+            with writing(directory, process), progress_bar() as progress:
                 records += attack_at(
                     target,
                     chosen,
@@ -198,7 +198,7 @@ def sweep(
                     n=n,
                     repeats=repeats,
                     directory=directory,
-                    here=here,
+                    process=process,
                     progress=progress,
                 )
     if leads():
@@ -225,33 +225,39 @@ def print_items(items: "list[Item]", title: str) -> None:
 
 
 def _jobs(what: str, target: "Target", directory: Path, n: int, radii: list[float]) -> "list[Job]":
-    from graddiv.evaluation.boundary import boundary
-    from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, rotation
-    from graddiv.evaluation.ensemble import ensemble_size
+    from graddiv.evaluation.boundary import boundary_job
+    from graddiv.evaluation.concentration import (
+        concentration_job,
+        gradients_job,
+        l2_radius,
+        loss_increase_job,
+        rotation_job,
+    )
+    from graddiv.evaluation.ensemble import ensemble_size_job
     from graddiv.geometry import L2
 
     match what:
         case "concentration":
-            return [concentration(target, directory, n=n)]
+            return [concentration_job(target, directory, n=n)]
         case "gradients":
-            return [gradients(target, directory, n=n)]
+            return [gradients_job(target, directory, n=n)]
         case "increase":
-            return [increase(target, directory, epsilon=radius, gradients=n) for radius in radii]
+            return [loss_increase_job(target, directory, epsilon=radius, gradients=n) for radius in radii]
         case "rotation":
             p = target.data.batch(slice(0, 1))[0].numel()
-            flat = [rotation(target, directory, epsilon=radius) for radius in radii]
-            return [*flat, *(rotation(target, directory, epsilon=l2_radius(r, p), geometry=L2()) for r in radii)]
+            flat = [rotation_job(target, directory, epsilon=radius) for radius in radii]
+            return [*flat, *(rotation_job(target, directory, epsilon=l2_radius(r, p), geometry=L2()) for r in radii)]
         case "ensemble":
-            return [ensemble_size(target, directory, n=n)]
+            return [ensemble_size_job(target, directory, n=n)]
         case _:
-            return [boundary(target, directory, epsilon=radius) for radius in radii]
+            return [boundary_job(target, directory, epsilon=radius) for radius in radii]
 
 
 def _told(record: "Record") -> str:
     """One line for each measurement."""
     import numpy as np
 
-    from graddiv.records import transfer
+    from graddiv.records import transfer_summary
 
     def median(name: str) -> str:
         return f"{float(np.nanmedian(record[name])):.4g}"
@@ -268,7 +274,7 @@ def _told(record: "Record") -> str:
             angles = f"{record.angles[0]:.0f} to {record.angles[-1]:.0f} degrees"
             return f"loss increase, {record.norm}, gradients turned by {angles}: {gains}"
         case "transfer":
-            found = transfer(record)
+            found = transfer_summary(record)
             others = f"{100 * found.mean:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
             return f"accuracy on images made for another sample model: {others}; on its own: {100 * found.own:.1f} %"
         case "ensemble-size":

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from graddiv.report.output import Table
-    from graddiv.reproduce import Stage, Workshop
+    from graddiv.reproduce import Stage, StageRunner
 
 
 FITS = 6
@@ -54,19 +54,19 @@ def reproduce(
         _list(console)
         return
     entries = entries_of(target)
-    from graddiv.distributed import world
+    from graddiv.distributed import join_processes
     from graddiv.experiment import duration
     from graddiv.performance import keep_memory
-    from graddiv.reproduce import Workshop, claim, plan, render
+    from graddiv.reproduce import StageRunner, claim, plan, render
     from graddiv.training.display import Display
 
     keep_memory()
     scale = scale or ("demo" if target == "demo" else "quick")
     stages = plan(entries, scale, runs, data=data, overrides=overrides)
     directory = out or Path("reports") / f"{target}-{scale}"
-    with world(device) as here:
-        workshop = Workshop(EFFORTS[scale], here, str(data_root) if data_root else None)
-        left, missing = _estimates(workshop, stages)
+    with join_processes(device) as process:
+        runner = StageRunner(EFFORTS[scale], process, str(data_root) if data_root else None)
+        left, missing = _estimates(runner, stages)
         if leads():
             for stage, seconds in left.items():
                 time = "?" if seconds is None else duration(seconds) if seconds else "done"
@@ -86,10 +86,10 @@ def reproduce(
                 console.print(f"[{number}/{len(stages)}] {stage.label}", highlight=False, markup=False)
             if stage.need is None:
                 with Display(stage.experiment.method, quiet=not leads()) as display:
-                    workshop.carry_out(stage, listeners=[display])
+                    runner.carry_out(stage, listeners=[display])
             else:
                 with progress_bar() as progress:
-                    workshop.carry_out(stage, progress=progress)
+                    runner.carry_out(stage, progress=progress)
     if leads():
         page, tables = render(entries, scale, runs, directory, data=data, overrides=overrides)
         for made in tables:
@@ -98,13 +98,13 @@ def reproduce(
         console.print(f"report: {page}", highlight=False)
 
 
-def _estimates(workshop: "Workshop", stages: "list[Stage]") -> "tuple[dict[Stage, float | None], GradDivError | None]":
+def _estimates(runner: "StageRunner", stages: "list[Stage]") -> "tuple[dict[Stage, float | None], GradDivError | None]":
     """The seconds of each stage; where its data set is missing none, and the error that says how to get it."""
     left: dict[Stage, float | None] = {}
     missing = None
     for stage in stages:
         try:
-            left[stage] = workshop.seconds(stage)
+            left[stage] = runner.seconds(stage)
         except GradDivError as error:
             left[stage], missing = None, error
     return left, missing

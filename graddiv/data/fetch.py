@@ -14,8 +14,8 @@ from graddiv.data.files import digest_of, md5_of
 from graddiv.data.source import Source
 from graddiv.errors import GradDivError
 
-Progress = Callable[[int, int | None], None]  # bytes here, bytes in all where the server says
-ShowProgress = Callable[[str], AbstractContextManager[Progress]]  # a display with this title
+ByteListener = Callable[[int, int | None], None]  # bytes here, bytes in all where the server says
+ShowProgress = Callable[[str], AbstractContextManager[ByteListener]]  # a display with this title
 
 ATTEMPTS = 5  # in a row that bring nothing new
 PAUSE = 1.0  # seconds before the second attempt; doubles with each failure
@@ -43,7 +43,7 @@ def fetch(source: Source, root: Path, show: ShowProgress) -> None:
             raise GradDivError(f"data root {root} cannot be written ({error}), expected a folder with room") from error
 
 
-def retrieve(url: str, destination: Path, md5: str, progress: Progress) -> None:
+def retrieve(url: str, destination: Path, md5: str, progress: ByteListener) -> None:
     """Download to `destination`, which exists only once its md5 is right; what is cut stays in a .part file."""
     part = destination.with_name(destination.name + ".part")
     _download(url, part, progress)
@@ -79,7 +79,7 @@ def _is_intact(path: Path, md5: str) -> bool:
     return path.is_file() and md5_of(path) == md5
 
 
-def _download(url: str, part: Path, progress: Progress) -> None:
+def _download(url: str, part: Path, progress: ByteListener) -> None:
     """Ask for what is still lacking until all is here, or until several attempts in a row bring nothing new."""
     failures, longest = 0, _size(part)
     while True:
@@ -101,7 +101,7 @@ def _download(url: str, part: Path, progress: Progress) -> None:
         time.sleep(PAUSE * 2 ** (failures - 1))
 
 
-def _append(url: str, part: Path, progress: Progress) -> None:
+def _append(url: str, part: Path, progress: ByteListener) -> None:
     """Download the rest of the file; a connection that ends too soon is an error."""
     start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})

@@ -9,7 +9,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from graddiv.directions.gradients import directions, input_gradient
-from graddiv.directions.regularizers import mean, regularizer
+from graddiv.directions.regularizers import mean_cosine, regularizer
 from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.seeding import fold
@@ -136,7 +136,7 @@ class GradDiv(nn.Module):
         v, usable = directions(g)
         R = torch.where(usable, self.regularizer(v), 0.0).sum() / max(len(usable), 1)
         with torch.no_grad():
-            cosine = torch.where(usable, mean(v), 0.0).sum() / usable.sum().clamp_min(1)
+            cosine = torch.where(usable, mean_cosine(v), 0.0).sum() / usable.sum().clamp_min(1)
             self.parts = self.parts._replace(R=R.detach(), masked=(~usable).sum(), cosine=cosine)
         return R
 

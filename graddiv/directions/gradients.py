@@ -15,7 +15,7 @@ from torch.nn.functional import logsigmoid, softplus
 
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
 from graddiv.errors import GradDivError, unknown
-from graddiv.geometry import rows
+from graddiv.geometry import per_example
 from graddiv.losses import dlr, margin, soft_margin
 from graddiv.networks import SampleModel
 
@@ -68,7 +68,7 @@ def directions(g: Float[Tensor, "n b ..."]) -> Directions:
     return Directions(g / norms.clamp_min(ZERO), (norms >= ZERO).all(0).squeeze(1))
 
 
-class Objective(NamedTuple):
+class AttackObjective(NamedTuple):
     """A loss over sample models whose gradient is sum_i w(s_i) grad s_i up to a positive factor per example."""
 
     s: Callable[[Tensor, Tensor], Tensor]
@@ -79,21 +79,21 @@ class Objective(NamedTuple):
     """The loss itself, of the s of all models: n b -> b."""
 
 
-OBJECTIVES: dict[str, Objective] = {
+OBJECTIVES: dict[str, AttackObjective] = {
     # E CE(F(x), y): EOT as in the paper
-    "ce": Objective(soft_margin, logsigmoid, lambda s: softplus(s, threshold=torch.inf).mean(0)),
+    "ce": AttackObjective(soft_margin, logsigmoid, lambda s: softplus(s, threshold=torch.inf).mean(0)),
     # E s(F(x), y)
-    "soft_margin": Objective(soft_margin, torch.zeros_like, lambda s: s.mean(0)),
+    "soft_margin": AttackObjective(soft_margin, torch.zeros_like, lambda s: s.mean(0)),
     # E margin(F(x), y)
-    "margin": Objective(margin, torch.zeros_like, lambda s: s.mean(0)),
+    "margin": AttackObjective(margin, torch.zeros_like, lambda s: s.mean(0)),
     # -log E p(y), the loss of the ensemble; the factor is 1 / E p(y)
-    "ensemble": Objective(
+    "ensemble": AttackObjective(
         soft_margin,
         lambda s: logsigmoid(s) + logsigmoid(-s),
         lambda s: math.log(len(s)) - logsigmoid(-s).logsumexp(0),
     ),
     # E DLR(F(x), y)
-    "dlr": Objective(dlr, torch.zeros_like, lambda s: s.mean(0)),
+    "dlr": AttackObjective(dlr, torch.zeros_like, lambda s: s.mean(0)),
 }
 
 
@@ -114,7 +114,7 @@ def mean_gradient(
     One graph at a time, so memory does not grow with n.  Weights are exp(log w_i - running maximum): the mean stays
     exact where every w_i underflows.
     """
-    goal = lookup(objective)
+    goal = attack_objective(objective)
     total = torch.zeros_like(x)
     top = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
     met = []
@@ -123,7 +123,7 @@ def mean_gradient(
         met.append(s)
         log_w = goal.log_weight(s)
         new_top = torch.maximum(top, log_w)
-        total = total * rows((top - new_top).exp(), total) + g * rows((log_w - new_top).exp(), g)
+        total = total * per_example((top - new_top).exp(), total) + g * per_example((log_w - new_top).exp(), g)
         top = new_top
     if not met:
         raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
@@ -131,7 +131,7 @@ def mean_gradient(
     return MeanGradient(total / len(met), top, goal.value(torch.stack(met)))
 
 
-def lookup(objective: str) -> Objective:
+def attack_objective(objective: str) -> AttackObjective:
     """Return the objective of that name."""
     if objective not in OBJECTIVES:
         raise unknown("objective", objective, OBJECTIVES)

@@ -40,12 +40,12 @@ def kappa(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     Computed from the mean cosine c: n rho^2 = 1 + (n-1) c and 1 - rho^2 = (n-1)/n (1 - c), free of cancellation.
     """
     n, _, p = v.shape
-    c = mean(v)
+    c = mean_cosine(v)
     rho = ((1 + (n - 1) * c) / n).clamp_min(KAPPA_FLOOR).sqrt()
     return rho * (1 - rho / p) / ((n - 1) / n * (1 - c).clamp_min(0) + KAPPA_DELTA)
 
 
-def mean(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
+def mean_cosine(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     """R_mean = 1/(n(n-1)) sum_{i != j} cos(g_i, g_j)."""
     return off_diagonal(v).mean(1)
 
@@ -58,7 +58,7 @@ def dpp(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     return -2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
 
 
-def max(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
+def max_cosine(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     """R_max = max_{i != j} cos(g_i, g_j)."""
     return off_diagonal(v).amax(1)
 
@@ -68,7 +68,13 @@ def smoothmax(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     return off_diagonal(v).logsumexp(1)
 
 
-REGULARIZERS: dict[str, Regularizer] = {"kappa": kappa, "mean": mean, "dpp": dpp, "max": max, "smoothmax": smoothmax}
+REGULARIZERS: dict[str, Regularizer] = {
+    "kappa": kappa,
+    "mean": mean_cosine,
+    "dpp": dpp,
+    "max": max_cosine,
+    "smoothmax": smoothmax,
+}
 
 
 def regularizer(name: str) -> Regularizer:

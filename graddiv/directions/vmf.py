@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from graddiv.directions.regularizers import mean as mean_cosine
+from graddiv.directions.regularizers import mean_cosine as mean_cosine
 from graddiv.errors import GradDivError
 
 _STEPS = 200

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from graddiv import store
-from graddiv.distributed import ALONE, World
+from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError
 from graddiv.records import Record
 
@@ -25,12 +25,12 @@ Compute = Callable[[slice, Advance], Mapping[str, np.ndarray]]
 PATIENCE = 12 * 3600.0
 """Seconds for which the batches of other processes are waited for while none comes: one may take hours."""
 
-Progress = Callable[[float, float, str], None]
+WorkListener = Callable[[float, float, str], None]
 """Told the work done, all there was to do when it began, and what is being made."""
 
 
 def silent(done: float, total: float, what: str) -> None:
-    """Progress nobody looks at."""
+    """WorkListener nobody looks at."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,7 @@ class Job:
                 self._check(self._part(number))
         return [number for number in numbers if not self._part(number).exists()]
 
-    def has(self, number: int) -> bool:
+    def is_stored(self, number: int) -> bool:
         """Whether a batch has been written down, or never will be."""
         return self.path is None or self._part(number).exists()
 
@@ -106,7 +106,7 @@ class Job:
             )
 
 
-def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent) -> list[Record]:
+def run(jobs: Sequence[Job], *, process: Process = ALONE, progress: WorkListener = silent) -> list[Record]:
     """The records of all jobs; what is on disk already is not computed again.
 
     Batches are dealt out to the processes in turn, over all jobs, and nobody waits for anybody before all are done.
@@ -117,8 +117,8 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
         twice = next(path for path in paths if paths.count(path) > 1)
         raise GradDivError(f"two evaluations would both be written to {twice.name}: leave one of them out")
     # What one process sees is everybody's: files that others write in the meantime change nothing.
-    todo = here.shared([(which, number) for which, job in enumerate(jobs) for number in job.missing()])
-    mine = [item for turn, item in enumerate(todo) if turn % here.size == here.rank or jobs[item[0]].path is None]
+    todo = process.shared([(which, number) for which, job in enumerate(jobs) for number in job.missing()])
+    mine = [item for turn, item in enumerate(todo) if turn % process.size == process.rank or jobs[item[0]].path is None]
     done, total = 0.0, float(sum(jobs[which].work for which, _ in mine))
     kept: dict[int, list[Mapping[str, np.ndarray]]] = {}
     for which, job in enumerate(jobs):
@@ -134,15 +134,15 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
                 job.keep(number, found)
             done += job.work
             progress(done, total, job.label)
-        if here.size == 1:
+        if process.size == 1:
             job.join()
-    if here.size > 1:
+    if process.size > 1:
         _await([(jobs[which], number) for which, number in todo])
-    here.wait()
-    if here.writes:
+    process.wait()
+    if process.writes:
         for job in jobs:
             job.join()
-    here.wait()
+    process.wait()
     return [
         Record.load(job.path) if job.path is not None else Record(job.description, _joined(kept[which]))
         for which, job in enumerate(jobs)
@@ -152,7 +152,7 @@ def run(jobs: Sequence[Job], *, here: World = ALONE, progress: Progress = silent
 def _await(todo: Sequence[tuple[Job, int]]) -> None:
     """Wait for everybody's files, not at a barrier, which loses patience: a batch of a long attack may take hours."""
     missing, since = todo, time.monotonic()
-    while left := [(job, number) for job, number in missing if not job.has(number)]:
+    while left := [(job, number) for job, number in missing if not job.is_stored(number)]:
         if len(left) < len(missing):
             missing, since = left, time.monotonic()
         if time.monotonic() - since > PATIENCE:
@@ -165,10 +165,10 @@ def _await(todo: Sequence[tuple[Job, int]]) -> None:
 
 
 @contextmanager
-def writing(directory: Path | None, here: World = ALONE) -> Iterator[None]:
+def writing(directory: Path | None, process: Process = ALONE) -> Iterator[None]:
     """Be the only evaluation that writes into a directory, all of its processes together."""
-    with nullcontext() if directory is None or not here.writes else store.locked(directory):
-        here.wait()
+    with nullcontext() if directory is None or not process.writes else store.locked(directory):
+        process.wait()
         yield
 
 

@@ -11,7 +11,7 @@ from graddiv.attacks import EOT, PGD
 from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.prediction import models_of, predict
 from graddiv.evaluation.target import Target
-from graddiv.geometry import rows
+from graddiv.geometry import per_example
 from graddiv.networks import running_statistics
 from graddiv.seeding import fold, uniform
 
@@ -19,7 +19,7 @@ REACH = 3.0
 """How far the plane extends, in lengths of the perturbation."""
 
 
-def boundary(
+def boundary_job(
     target: Target,
     directory: Path | None = None,
     *,
@@ -80,14 +80,14 @@ def _across(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], ids: 
     """The part of `second` orthogonal to `first`, as long as that; a random direction where nothing is left of it."""
     noise = (uniform(0, ids, first[0].numel()) - 0.5).to(first.dtype).reshape(first.shape)
     rest, other = (_orthogonal(candidate, first) for candidate in (second, noise))
-    rest = torch.where(rows(_length(rest) > 1e-3 * _length(second), rest), rest, other)
-    return rest * rows(_length(first) / _length(rest).clamp_min(1e-30), rest)
+    rest = torch.where(per_example(_length(rest) > 1e-3 * _length(second), rest), rest, other)
+    return rest * per_example(_length(first) / _length(rest).clamp_min(1e-30), rest)
 
 
 def _orthogonal(v: Float[Tensor, "b ..."], to: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
     """v - (v.u) u with u = to / |to|."""
-    u = to / rows(_length(to).clamp_min(1e-30), to)
-    return v - rows((v * u).flatten(1).sum(1), u) * u
+    u = to / per_example(_length(to).clamp_min(1e-30), to)
+    return v - per_example((v * u).flatten(1).sum(1), u) * u
 
 
 def _length(v: Float[Tensor, "b ..."]) -> Float[Tensor, " b"]:

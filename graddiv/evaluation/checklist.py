@@ -16,23 +16,23 @@ import torch
 
 from graddiv import store
 from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
-from graddiv.distributed import ALONE, World
-from graddiv.evaluation.batches import Progress, run, silent
+from graddiv.distributed import ALONE, Process
+from graddiv.evaluation.batches import WorkListener, run, silent
 from graddiv.evaluation.robustness import MODES, Cell, Mode, attack_job
 from graddiv.evaluation.target import Target
 from graddiv.records import Record, flips
 
-Verdict = Literal["pass", "warn", "fail", "not enough evidence"]
+Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
 
-LEVEL = 0.01
+SIGNIFICANCE = 0.01
 """A change is one if chance alone would give such one-sided flips with less than this probability."""
 
-LEAST = math.ceil(1 - math.log2(LEVEL))
+MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
 """So many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Where fewer examples are left nothing can show."""
 
-TOO_FEW = f"; fewer than {LEAST} examples are left right, too few to show a change"
+TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
 
-LARGE = 0.05
+LARGE_GAIN = 0.05
 """Attacks that still gain more than this share of examples when they are made longer were far from done."""
 
 WHOLE_BOX = 1.0
@@ -43,7 +43,7 @@ class Item(NamedTuple):
     """One question, its answer and the numbers behind it."""
 
     name: str
-    verdict: Verdict
+    verdict: Outcome
     sentence: str
     evidence: dict[str, Any]
 
@@ -94,12 +94,12 @@ def checklist(
     directory: Path | None = None,
     *,
     settings: Settings = Settings(),  # noqa: B008 -- frozen
-    here: World = ALONE,
-    progress: Progress = silent,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
 ) -> list[Item]:
     """Make the records that are not there yet, judge, and write checklist.json beside them."""
-    items = judge(gather(target, epsilon, directory, settings=settings, here=here, progress=progress))
-    if directory is not None and here.writes:
+    items = judge(gather(target, epsilon, directory, settings=settings, process=process, progress=progress))
+    if directory is not None and process.writes:
         content = {
             "target": target.name,
             "epsilon": epsilon,
@@ -117,8 +117,8 @@ def gather(
     directory: Path | None = None,
     *,
     settings: Settings = Settings(),  # noqa: B008 -- frozen
-    here: World = ALONE,
-    progress: Progress = silent,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
 ) -> Evidence:
     """Run the attacks: the same records as `graddiv attack` makes, so that neither repeats the other's work."""
 
@@ -138,17 +138,21 @@ def gather(
     }
     every = list(dict.fromkeys(cell for group in wanted.values() for cell in group))
     made = dict(
-        zip(every, run([attack_job(target, c, directory) for c in every], here=here, progress=progress), strict=True)
+        zip(
+            every,
+            run([attack_job(target, c, directory) for c in every], process=process, progress=progress),
+            strict=True,
+        )
     )
     found = {name: [made[c] for c in dict.fromkeys(group)] for name, group in wanted.items()}
 
     failed = made[cell(PGD(m=m))]
     survivors = np.flatnonzero(failed["correct"] & failed["correct_again"])[: settings.images]
     random = None
-    if len(survivors) >= LEAST:
+    if len(survivors) >= MIN_FLIPS:
         search = cell(RandomSearch(samples=settings.samples))
         job = attack_job(target.take(torch.from_numpy(survivors)), search, directory)
-        [random] = run([job], here=here, progress=progress)
+        [random] = run([job], process=process, progress=progress)
     return Evidence(random=random, **found)
 
 
@@ -192,7 +196,7 @@ class Comparison(NamedTuple):
     @property
     def upside_down(self) -> bool:
         """Whether the attack expected to be weaker is the stronger one, more than by chance."""
-        return self.won > self.lost and self.p < LEVEL
+        return self.won > self.lost and self.p < SIGNIFICANCE
 
 
 def compare(weaker: Record, stronger: Record) -> Comparison:
@@ -225,8 +229,8 @@ def black_box(blind: Sequence[Record], seeing: Sequence[Record]) -> Item:
 def unbounded(record: Record) -> Item:
     """3. An attack that may change every pixel at will must reach 100 % success."""
     left, examples = int(record["correct"].sum()), len(record["correct"])
-    verdict: Verdict = "pass" if left <= 0.005 * examples else "warn" if left <= LARGE * examples else "fail"
-    if verdict == "pass" and examples < LEAST:
+    verdict: Outcome = "pass" if left <= 0.005 * examples else "warn" if left <= LARGE_GAIN * examples else "fail"
+    if verdict == "pass" and examples < MIN_FLIPS:
         verdict = "not enough evidence"
     sentence = f"{_named(record)} leaves {left} of {examples} examples right"
     return Item("an unbounded attack reaches 100 %", verdict, sentence, {"left": left, "examples": examples})
@@ -236,10 +240,10 @@ def random_search(record: Record | None) -> Item:
     """4. Where EOT-PGD fails random search must fail too; an image counts if both ensembles are fooled."""
     name = "random search finds nothing where EOT-PGD failed"
     if record is None:
-        sentence = f"EOT-PGD failed on fewer than {LEAST} examples: nothing is left to search"
+        sentence = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
         return Item(name, "not enough evidence", sentence, {"images": 0})
     found, images = int((~record["correct"] & ~record["correct_again"]).sum()), len(record["correct"])
-    verdict: Verdict = "pass" if found == 0 else "warn" if found <= LARGE * images else "fail"
+    verdict: Outcome = "pass" if found == 0 else "warn" if found <= LARGE_GAIN * images else "fail"
     sentence = f"{record.m} random points in the ball of each of {images} such images fool the network on {found}"
     return Item(name, verdict, sentence, {"found": found, "images": images, "samples": record.m})
 
@@ -249,7 +253,7 @@ def distortion(records: Sequence[Record]) -> Item:
     ordered = sorted(records, key=lambda record: float(record.epsilon))
     steps = [compare(a, b) for a, b in pairwise(ordered)]
     ends = compare(ordered[0], ordered[-1])
-    grew = ends.lost > ends.won and ends.p < LEVEL
+    grew = ends.lost > ends.won and ends.p < SIGNIFICANCE
     evidence = {
         "epsilon": [record.epsilon for record in ordered],
         "accuracy": [record.accuracy for record in ordered],
@@ -258,13 +262,13 @@ def distortion(records: Sequence[Record]) -> Item:
     curve = ", ".join(f"{100 * r.accuracy:.1f} % at {r.epsilon:.4g}" for r in ordered)
     worse = [step for step in steps if step.upside_down]
     if worse:
-        verdict: Verdict = "fail"
+        verdict: Outcome = "fail"
         sentence = f"accuracy rises with epsilon ({curve})"
     elif grew:
         verdict, sentence = "pass", f"accuracy falls with epsilon ({curve})"
     else:
         verdict, sentence = "fail", f"accuracy hardly changes with epsilon ({curve})"
-        if ends.right[0] < LEAST:
+        if ends.right[0] < MIN_FLIPS:
             verdict, sentence = "not enough evidence", sentence + TOO_FEW
     return Item("success grows with epsilon", verdict, sentence, evidence)
 
@@ -275,11 +279,11 @@ def converged(name: str, key: str, records: Sequence[Record]) -> Item:
     last = compare(ordered[-2], ordered[-1])
     values = [record.description[key] for record in ordered]
     gain = last.accuracies[0] - last.accuracies[1]
-    falls = last.lost > last.won and last.p < LEVEL
-    verdict: Verdict = "pass" if not falls else "warn" if gain <= LARGE else "fail"
+    falls = last.lost > last.won and last.p < SIGNIFICANCE
+    verdict: Outcome = "pass" if not falls else "warn" if gain <= LARGE_GAIN else "fail"
     curve = ", ".join(f"{100 * r.accuracy:.1f} % at {v}" for r, v in zip(ordered, values, strict=True))
     sentence = f"accuracy {'still falls' if falls else 'has settled'} as {key} grows ({curve})"
-    if verdict == "pass" and last.right[0] < LEAST:
+    if verdict == "pass" and last.right[0] < MIN_FLIPS:
         verdict, sentence = "not enough evidence", sentence + TOO_FEW
     evidence = {key: values, "accuracy": [record.accuracy for record in ordered], "last": last._asdict()}
     return Item(f"{name} gain nothing", verdict, sentence, evidence)
@@ -289,14 +293,14 @@ def _ordering(name: str, deciding: Sequence[Comparison], telling: Sequence[Compa
     """Fails if a deciding comparison is upside down, warns if a telling one is."""
     wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
     worst = (wrong or odd or list(deciding))[0]
-    verdict: Verdict = "fail" if wrong else "warn" if odd else "pass"
+    verdict: Outcome = "fail" if wrong else "warn" if odd else "pass"
     sentence = (
         f"{100 * worst.accuracies[0]:.1f} % under {worst.weaker}, {100 * worst.accuracies[1]:.1f} % under "
         f"{worst.stronger} ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
     )
-    if verdict == "pass" and any(c.right[1] < LEAST for c in deciding):
+    if verdict == "pass" and any(c.right[1] < MIN_FLIPS for c in deciding):
         verdict, sentence = "not enough evidence", sentence + TOO_FEW
-    elif verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won < LEAST:
+    elif verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won < MIN_FLIPS:
         verdict = "not enough evidence"
     evidence = {"deciding": [c._asdict() for c in deciding], "telling": [c._asdict() for c in telling]}
     return Item(name, verdict, sentence, evidence)

@@ -20,7 +20,7 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.target import Target
-from graddiv.geometry import Geometry, Linf, rows
+from graddiv.geometry import Geometry, Linf, per_example
 from graddiv.networks import SampleModel, running_statistics
 from graddiv.seeding import fold
 
@@ -86,12 +86,12 @@ def moments(models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[T
         new_top = torch.maximum(top, log_w)
         before, weight, g = (top - new_top).exp(), (log_w - new_top).exp(), g.flatten(1).double()
         size = weight * torch.linalg.vector_norm(g, dim=1)
-        gradient = gradient * rows(before, g) + g * rows(weight, g)
+        gradient = gradient * per_example(before, g) + g * per_example(weight, g)
         length, longest, top = length * before + size, torch.maximum(longest * before, size), new_top
     return Moments(n, resultant / n, gradient / n, length / n, longest, top, usable)
 
 
-def concentration(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job:
+def concentration_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job:
     """kappa^ and all that measures how much n gradients point the same way, for every example.
 
     Arrays: rho, rho_1 (in the l_1 norm), rho_debiased, mean_cosine, kappa (the paper's estimate), kappa_mle (the exact
@@ -117,7 +117,7 @@ def concentration(target: Target, directory: Path | None = None, *, n: int = GRA
     return target.job("concentration", {"n": n, "p": p}, directory, measure, work=2.0 * n)
 
 
-def gradients(target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = SHOWN) -> Job:
+def gradients_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = SHOWN) -> Job:
     """The first examples' unit gradients, their cosines and the images: scatter plots and matrices are made of these.
 
     Arrays: gradients (k x n x p, float16), cosines (k x n x n), images.
@@ -133,7 +133,7 @@ def gradients(target: Target, directory: Path | None = None, *, n: int = GRADIEN
     return target.job("gradients", {"n": n, "p": p}, directory, measure, work=2.0 * n)
 
 
-def increase(
+def loss_increase_job(
     target: Target,
     directory: Path | None = None,
     *,
@@ -176,7 +176,7 @@ def increase(
     return target.job("loss-increase", settings, directory, measure, work=2.0 * passes, name=name)
 
 
-def rotation(
+def rotation_job(
     target: Target,
     directory: Path | None = None,
     *,

@@ -10,7 +10,7 @@ from graddiv.evaluation.target import Target
 from graddiv.seeding import fold
 
 
-def ensemble_size(target: Target, directory: Path | None = None, *, n: int = 100) -> Job:
+def ensemble_size_job(target: Target, directory: Path | None = None, *, n: int = 100) -> Job:
     """right[., i] = whether the ensemble of the first i + 1 sample models is right on the clean image.
 
     The models are those that judge the first repeat: at i + 1 = n_ensemble it is the clean accuracy of the table.

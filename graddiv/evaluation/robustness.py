@@ -10,9 +10,9 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Square, View
-from graddiv.distributed import ALONE, World
+from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation.batches import Advance, Job, Progress, run, silent, writing
+from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
 from graddiv.evaluation.prediction import N_ENSEMBLE, predict
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Linf
@@ -187,11 +187,11 @@ def attack_cell(
     cell: Cell,
     directory: Path | None = None,
     *,
-    here: World = ALONE,
-    progress: Progress = silent,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
 ) -> Record:
     """The record of one cell."""
-    return attack_all(target, [cell], directory, here=here, progress=progress)[0]
+    return attack_all(target, [cell], directory, process=process, progress=progress)[0]
 
 
 def attack_all(
@@ -199,11 +199,11 @@ def attack_all(
     wanted: Sequence[Cell],
     directory: Path | None = None,
     *,
-    here: World = ALONE,
-    progress: Progress = silent,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
 ) -> list[Record]:
     """Every cell's record; `progress` hears of the work done, all the work there is, and the row being made."""
-    return run([attack_job(target, cell, directory) for cell in wanted], here=here, progress=progress)
+    return run([attack_job(target, cell, directory) for cell in wanted], process=process, progress=progress)
 
 
 def sweep(
@@ -216,8 +216,8 @@ def sweep(
     n: int = 10,
     repeats: int = 1,
     directory: Path | None = None,
-    here: World = ALONE,
-    progress: Progress = silent,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
 ) -> list[Record]:
     """EOT-[Attack] at each value of n, m, epsilon or restarts, everything else equal; `records.curve` reads it off."""
     if over not in SWEPT:
@@ -233,7 +233,7 @@ def sweep(
             each = attack if over in ("n", "epsilon") else replace(attack, **{over: int(value)})  # type: ignore[arg-type]
             models, radius = int(value) if over == "n" else n, float(value) if over == "epsilon" else epsilon
             wanted.append(Cell(each, "eot" if target.random else "fixed", models, radius, repeat))
-    made = attack_all(target, wanted, directory, here=here, progress=progress)
+    made = attack_all(target, wanted, directory, process=process, progress=progress)
     return [record for record in made if record.attack]
 
 
@@ -252,7 +252,7 @@ def evaluate(
     seed: int = 0,
     batch: int = 100,
     directory: Path | None = None,
-    progress: Progress = silent,
+    progress: WorkListener = silent,
 ) -> list[Record]:
     """The records of a network in memory, on tensors x and y or on the batches of a DataLoader.
 

@@ -17,7 +17,7 @@ MODELS = 50
 """Sample models in the paper's matrix."""
 
 
-def transfer(
+def transfer_job(
     target: Target,
     directory: Path | None = None,
     *,

@@ -24,7 +24,7 @@ class Value(NamedTuple):
         return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
 
 
-class Cell(NamedTuple):
+class PublishedCell(NamedTuple):
     """Where a value stands in the supplement's tables."""
 
     data: str
@@ -45,10 +45,10 @@ def table1() -> dict[tuple[str, str], Value]:
 
 
 @cache
-def supplement() -> dict[Cell, Value]:
+def supplement() -> dict[PublishedCell, Value]:
     """The supplement's tables: accuracy against EOT-FGSM and EOT-PGD for many epsilons on three data sets."""
     return {
-        Cell(
+        PublishedCell(
             row["data"], row["attack"], int(row["n"]) if row["n"] else None, row["method"], float(row["epsilon"])
         ): Value(float(row["accuracy"]))
         for row in _rows("supplement")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graddiv import store
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure as Canvas
 
 NOT_RUN = "not run"
 NOT_APPLICABLE = "–"
@@ -44,12 +44,12 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Drawing:
+class Figure:
     """A figure and the numbers it shows."""
 
     name: str
     title: str
-    figure: "Figure"
+    figure: "Canvas"
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
     """The data of the figure, for its CSV."""
@@ -57,7 +57,7 @@ class Drawing:
     """What to see."""
 
 
-def save(what: Table | Drawing, directory: Path) -> list[Path]:
+def save(what: Table | Figure, directory: Path) -> list[Path]:
     """Write all forms of a table (md, tex, csv) or of a figure (svg, pdf, png, csv)."""
     store.make_directory(directory)
     files = table_files(what) if isinstance(what, Table) else drawing_files(what)
@@ -80,19 +80,19 @@ def table_files(table: Table) -> dict[str, bytes]:
     return files
 
 
-def drawing_files(drawing: Drawing) -> dict[str, bytes]:
+def drawing_files(drawing: Figure) -> dict[str, bytes]:
     """The files of a figure by name."""
     images = {f"{drawing.name}.{form}": image(drawing, form) for form in ("svg", "pdf", "png")}
     return images | {f"{drawing.name}.csv": csv_text(drawing.columns, drawing.rows).encode()}
 
 
-def image(drawing: Drawing, form: str) -> bytes:
+def image(drawing: Figure, form: str) -> bytes:
     """The figure as svg, pdf or png, without the date that would make equal figures differ."""
     return _drawn(drawing.figure, drawing.title, drawing.caption, form)
 
 
 @lru_cache(maxsize=128)  # a figure is wanted twice, for its file and for the page
-def _drawn(figure: "Figure", title: str, caption: str, form: str) -> bytes:
+def _drawn(figure: "Canvas", title: str, caption: str, form: str) -> bytes:
     from graddiv.report.style import style
 
     about: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ from graddiv import __version__, store
 from graddiv.report.caveats import caveats
 from graddiv.report.closeups import close_ups
 from graddiv.report.grids import Grid, all_grids, default_grid, find_pairs
-from graddiv.report.output import Drawing, Table, image
+from graddiv.report.output import Figure, Table, image
 from graddiv.report.study import RunFiles, Study
 from graddiv.report.style import BLACK, looks
 from graddiv.report.tables import attack_table
@@ -36,7 +36,7 @@ EXPLORED = "attacks-eps"
 """So begin the names of tables that are on the page anyway, one for each epsilon and n."""
 
 
-def write(study: Study, out: Path, tables: Sequence[Table] = (), drawings: Sequence[Drawing] = ()) -> Path:
+def write(study: Study, out: Path, tables: Sequence[Table] = (), drawings: Sequence[Figure] = ()) -> Path:
     """Write report.html into a directory."""
     store.make_directory(out)
     path = out / "report.html"
@@ -44,7 +44,7 @@ def write(study: Study, out: Path, tables: Sequence[Table] = (), drawings: Seque
     return path
 
 
-def render(study: Study, tables: Sequence[Table] = (), drawings: Sequence[Drawing] = ()) -> str:
+def render(study: Study, tables: Sequence[Table] = (), drawings: Sequence[Figure] = ()) -> str:
     """The page as text; equal records give equal bytes."""
     grids, pairs = all_grids(study), find_pairs(study)
     default = default_grid(study, grids)
@@ -136,7 +136,7 @@ def _tip(run: RunFiles, grid: Grid, found: Mapping[str, Any]) -> str:
 # Figures, checklist, recipe, cost
 
 
-def _figure(drawing: Drawing) -> dict[str, Any]:
+def _figure(drawing: Figure) -> dict[str, Any]:
     kind, content = "image/svg+xml", image(drawing, "svg")
     if len(content) > HEAVY:
         kind, content = min((kind, content), ("image/png", image(drawing, "png")), key=lambda form: len(form[1]))

@@ -19,7 +19,7 @@ from graddiv.data import Dataset, augmented
 from graddiv.directions import directions, input_gradient
 from graddiv.directions.regularizers import REGULARIZERS
 from graddiv.directions.vmf import debiased_mrl
-from graddiv.distributed import World, world
+from graddiv.distributed import Process, join_processes
 from graddiv.errors import GradDivError
 from graddiv.experiment import (
     LAST,
@@ -35,7 +35,7 @@ from graddiv.experiment import (
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.performance import channels_last
 from graddiv.seeding import fold, generator
-from graddiv.training.objectives import Objective, broken
+from graddiv.training.objectives import Objective, first_nonfinite
 from graddiv.training.stages import Stage, stages_of
 
 PROBE = 512
@@ -65,7 +65,7 @@ class DivergedError(GradDivError):
 
 
 @dataclass
-class Progress:
+class TrainingPosition:
     """Where training is; with theta and the moments, all there is to know."""
 
     step: int = 0
@@ -89,13 +89,13 @@ def train(
     checkpoint of every k-th epoch.  Killed at any moment, the same call goes on and ends with the same bits.
     """
     with ExitStack() as stack:
-        here = stack.enter_context(world(device))
-        if here.writes:
+        process = stack.enter_context(join_processes(device))
+        if process.writes:
             stack.enter_context(store.locked(directory))
-        run = _Run(experiment, directory, experiment.training_set(data_root), here, sync_batch_norm)
+        run = _Run(experiment, directory, experiment.training_set(data_root), process, sync_batch_norm)
         stack.callback(run.close)
-        run.go_on(listeners if here.writes else ())
-        here.wait()
+        run.go_on(listeners if process.writes else ())
+        process.wait()
         return run.F.eval()
 
 
@@ -103,26 +103,26 @@ class _Run:
     """One training, from its last checkpoint to its end."""
 
     def __init__(
-        self, experiment: Experiment, directory: Path, data: Dataset, here: World, sync_batch_norm: bool
+        self, experiment: Experiment, directory: Path, data: Dataset, process: Process, sync_batch_norm: bool
     ) -> None:
-        self.experiment, self.directory, self.data, self.here = experiment, directory, data, here
+        self.experiment, self.directory, self.data, self.process = experiment, directory, data, process
         self.settings = experiment.training
-        _check_batch(experiment, len(data), here)
+        _check_batch(experiment, len(data), process)
         self.stages = stages_of(experiment, len(data))
         self.steps, self.total = self.stages[0].steps_per_epoch, self.stages[-1].last_step
-        self.F = experiment.build(data).to(here.device)
+        self.F = experiment.build(data).to(process.device)
         if sync_batch_norm:
-            self.F.module = _synchronised(self.F.module, here)
+            self.F.module = _synchronised(self.F.module, process)
         channels_last(self.F)
         self.F.train()
-        self.progress = Progress()
+        self.progress = TrainingPosition()
         self.checkpoints = directory / "checkpoints"
         self.log: store.Log | None = None
         self._open()
 
     def _open(self) -> None:
         """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
-        if self.here.writes:
+        if self.process.writes:
             check_format(self.directory, begin=True)
             settings = self.directory / "experiment.json"
             store.write_once_or_match(
@@ -137,31 +137,31 @@ class _Run:
                 _take_over(self.experiment, self.directory)
         last = self.checkpoints / LAST
         # read by one and sent to all: the others may be on machines that do not see this directory
-        saved = self.here.shared(store.read_tensors(last) if self.here.writes and last.exists() else None)
+        saved = self.process.shared(store.read_tensors(last) if self.process.writes and last.exists() else None)
         if saved is not None:
-            self.progress = Progress(**saved[1]["progress"])
+            self.progress = TrainingPosition(**saved[1]["progress"])
             load_state(self.F, network_part(saved[0]), last)
         elif (start := self.experiment.network.start) is not None:
-            state = self.here.shared(_checked_start(start) if self.here.writes else {})
+            state = self.process.shared(_checked_start(start) if self.process.writes else {})
             load_state(self.F, state, Path(start.path))
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         if saved is not None and self.progress.step > self.stage.first_step:  # a stage begins with Adam anew
             self._restore_adam(saved[0])
-        if self.here.writes:
+        if self.process.writes:
             self.log = store.Log(self.directory / "metrics.jsonl", self.progress.log_size)
-            about = {"versions": _versions(), "processes": self.here.size, "device": str(self.here.device)}
+            about = {"versions": _versions(), "processes": self.process.size, "device": str(self.process.device)}
             if self.progress.step < self.total:
                 self.log(event="start" if saved is None else "resume", **about)
             if saved is None:
                 self.log(event="epoch", epoch=0, **self.concentration(0))
                 self._save()
-        self.here.wait()
+        self.process.wait()
 
     def _enter(self, stage: Stage) -> None:
         """Begin a stage: its regularizer, and Adam without memory of the stage before."""
         self.stage = stage
         self.objective = Objective(self.F, self.experiment, len(self.data), stage)
-        self.wrapped = self.here.wrap(self.objective)
+        self.wrapped = self.process.wrap(self.objective)
         self.optimizer = torch.optim.Adam(self.F.parameters(), lr=stage.settings.lr)
 
     def go_on(self, listeners: Sequence[Listener]) -> None:
@@ -197,11 +197,11 @@ class _Run:
     def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
         """The share of this process in the images, labels and ids of a batch: a function of (seed, epoch, within)."""
         order, size = _order(self.experiment.seed, epoch, len(self.data)), self.settings.batch
-        rows = self.here.share(order[within * size : (within + 1) * size])
+        rows = self.process.share(order[within * size : (within + 1) * size])
         x, y = self.data.batch(rows)
         ids = self.data.ids[rows]
         x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)
-        return channels_last(x.to(self.here.device)), y.to(self.here.device), ids.to(self.here.device)
+        return channels_last(x.to(self.process.device)), y.to(self.process.device), ids.to(self.process.device)
 
     def _step(self, epoch: int, within: int) -> dict[str, float]:
         for group in self.optimizer.param_groups:
@@ -209,8 +209,8 @@ class _Run:
         x, y, ids = self.batch(epoch, within)
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.wrapped(x, y, ids, self.progress.step)
-        parts = self.here.mean(self.objective.parts)
-        if (part := broken(parts)) is not None:
+        parts = self.process.mean(self.objective.parts)
+        if (part := first_nonfinite(parts)) is not None:
             raise GradDivError(f"the loss is no longer finite, its part {part} is {parts[part]}")
         loss.backward()
         gradients = [p.grad for p in self.F.parameters() if p.grad is not None]
@@ -263,7 +263,7 @@ class _Run:
     def _directions(self, rows: slice, epoch: int) -> Float64[Tensor, "n b p"]:
         """The unit gradients of the probe's sample models at these training images, where all have a direction."""
         x, y = self.data.batch(rows)
-        x, y = channels_last(x.to(self.here.device)), y.to(self.here.device)
+        x, y = channels_last(x.to(self.process.device)), y.to(self.process.device)
         with torch.no_grad(), running_statistics(self.F):
             models = self.F.sample(PROBE_GRADIENTS, fold(self.experiment.seed, "probe", epoch))
             v, usable = directions(torch.stack([input_gradient(f, x, y)[1] for f in models]))
@@ -327,24 +327,24 @@ def _order(seed: int, epoch: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=generator(fold(seed, "order", epoch)))
 
 
-def _check_batch(experiment: Experiment, examples: int, here: World) -> None:
+def _check_batch(experiment: Experiment, examples: int, process: Process) -> None:
     batch = experiment.training.batch
     if examples < batch:
         raise GradDivError(f"training.batch is {batch}, but there are only {examples} training examples")
-    if batch % here.size:
-        raise GradDivError(f"training.batch is {batch}, which {here.size} processes cannot share evenly")
-    if experiment.mixup is not None and here.size > 1 and (batch // here.size) % 2:
+    if batch % process.size:
+        raise GradDivError(f"training.batch is {batch}, which {process.size} processes cannot share evenly")
+    if experiment.mixup is not None and process.size > 1 and (batch // process.size) % 2:
         raise GradDivError(
-            f"training.batch is {batch}, of which each of {here.size} processes gets {batch // here.size}: "
+            f"training.batch is {batch}, of which each of {process.size} processes gets {batch // process.size}: "
             "interpolated training takes images in pairs, so expected an even number"
         )
 
 
-def _synchronised(module: nn.Module, here: World) -> nn.Module:
+def _synchronised(module: nn.Module, process: Process) -> nn.Module:
     """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
-    if here.device.type != "cuda":
+    if process.device.type != "cuda":
         raise GradDivError(
-            f"--sync-batch-norm needs CUDA, but the device is {here.device.type}: leave it out, and batch norm uses "
+            f"--sync-batch-norm needs CUDA, but the device is {process.device.type}: leave it out, and batch norm uses "
             "the statistics of each process's own images"
         )
     synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from graddiv.attacks import EOT, PGD
 from graddiv.directions import GradDiv
 from graddiv.experiment import AdversarySection, Experiment
-from graddiv.geometry import rows
+from graddiv.geometry import per_example
 from graddiv.losses import ce
 from graddiv.networks import Dirac, RandomizedNetwork
 from graddiv.networks.gaussian import GaussianNetwork
@@ -104,11 +104,11 @@ class Objective(nn.Module):
         neighbour = (torch.arange(b, device=x.device) ^ 1).clamp_max(b - 1)
         partner = torch.cat([neighbour + start for start in range(0, len(x), b)])
         a = uniform(fold(self.seed, "interpolation", step), ids, len(x) // b).T.flatten().to(x.dtype)
-        share = rows(a, x)
+        share = per_example(a, x)
         return share * x + (1 - share) * x[partner], partner, a
 
 
-def broken(parts: dict[str, float]) -> str | None:
+def first_nonfinite(parts: dict[str, float]) -> str | None:
     """The first term that is not finite; the sum itself is looked at last."""
     names = [*(name for name in parts if name != "loss"), "loss"]
     return next((name for name in names if not math.isfinite(parts[name])), None)

@@ -39,7 +39,7 @@ def test_train_then_nothing_is_left_to_do(run: Run, tiny_recipe: Path, tmp_path:
     first, second, epoch, last = result.stdout.splitlines()
     assert first == "Adv-BNN + GradDiv on mnist, scale paper: about <1 min on two CPU cores"
     directory = second.removeprefix("run directory: ")
-    assert directory.startswith("runs/mnist-adv-bnn+graddiv-demo-")
+    assert directory.startswith("runs/mnist-adv-bnn+graddiv-paper-")
     assert epoch.startswith("epoch 1: loss ")
     assert last == f"trained: {directory}"
     found = {path.name for path in (tmp_path / directory).rglob("*") if path.is_file()}

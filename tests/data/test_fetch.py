@@ -12,7 +12,7 @@ import pytest
 from graddiv.data import fetch as fetching
 from graddiv.data import lookup
 from graddiv.data.cifar10 import SOURCE as CIFAR10
-from graddiv.data.fetch import Progress, fetch, retrieve, unpack
+from graddiv.data.fetch import ByteListener, fetch, retrieve, unpack
 from graddiv.data.source import Download, File, Source
 from graddiv.errors import GradDivError
 from tests.data.loopback import Site, serve
@@ -38,7 +38,7 @@ def silent(here: int, total: int | None) -> None:
     pass
 
 
-def quiet(title: str) -> AbstractContextManager[Progress]:
+def quiet(title: str) -> AbstractContextManager[ByteListener]:
     return nullcontext(silent)
 
 

@@ -27,7 +27,7 @@ def unit(n: int, b: int, p: int, seed: int, spread: float = 1.0) -> Tensor:
 def test_the_mean_cosine_is_a_function_of_rho(n: int, seed: int, spread: float) -> None:
     """R_mean = (n rho^2 - 1) / (n - 1)."""
     v = unit(n, 3, 30, seed, spread)
-    assert torch.allclose(R.mean(v), (n * mrl(v) ** 2 - 1) / (n - 1), atol=1e-12)
+    assert torch.allclose(R.mean_cosine(v), (n * mrl(v) ** 2 - 1) / (n - 1), atol=1e-12)
 
 
 @given(numbers, seeds, st.floats(0.1, 10))
@@ -53,8 +53,8 @@ def test_orthogonal_gradients_are_the_optimum(n: int, seed: int) -> None:
     v = frame.permute(2, 0, 1)
     assert mrl(v).item() == pytest.approx(1 / math.sqrt(n))
     assert R.dpp(v).item() == pytest.approx(0, abs=1e-12)
-    assert R.mean(v).item() == pytest.approx(0, abs=1e-12)
-    assert R.max(v).item() == pytest.approx(0, abs=1e-12)
+    assert R.mean_cosine(v).item() == pytest.approx(0, abs=1e-12)
+    assert R.max_cosine(v).item() == pytest.approx(0, abs=1e-12)
     assert R.smoothmax(v).item() == pytest.approx(math.log(n * (n - 1)))
 
 
@@ -69,8 +69,8 @@ def test_closed_forms_for_three_gradients_with_equal_cosines(c: float) -> None:
     """Det = (1 - c)^2 (1 + 2c)."""
     gram = torch.full((3, 3), c, dtype=torch.float64).fill_diagonal_(1.0)
     v = torch.linalg.cholesky(gram)[:, None, :]
-    assert R.mean(v).item() == pytest.approx(c)
-    assert R.max(v).item() == pytest.approx(c)
+    assert R.mean_cosine(v).item() == pytest.approx(c)
+    assert R.max_cosine(v).item() == pytest.approx(c)
     assert R.smoothmax(v).item() == pytest.approx(math.log(6) + c)
     assert R.dpp(v).item() == pytest.approx(-math.log((1 - c) ** 2 * (1 + 2 * c)), abs=3e-3)
 

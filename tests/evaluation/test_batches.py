@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graddiv.distributed import ALONE, Value, World, world
+from graddiv.distributed import ALONE, Process, Value, join_processes
 from graddiv.errors import GradDivError
 from graddiv.evaluation import attack_all, batches
 from graddiv.evaluation.batches import Job, run, writing
-from graddiv.evaluation.concentration import concentration
 from graddiv.evaluation.robustness import attack_job
 from tests.evaluation.common import assert_same, contents, forked, small_cells, small_target, wait_or_kill
 
@@ -116,7 +115,7 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) ->
 
     def work(directory: Path) -> None:
         with writing(directory):
-            run([*(attack_job(target, cell, directory) for cell in wanted), concentration(target, directory, n=3)])
+            run([*(attack_job(target, cell, directory) for cell in wanted), concentration_job(target, directory, n=3)])
 
     work(tmp_path / "whole")
     rng, kills, longest = random.Random(0), 0, 0.02
@@ -137,8 +136,8 @@ def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:
     def work(rank: int) -> None:
         os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
         os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-        with world("cpu") as here, writing(tmp_path / "two", here):
-            assert_same(attack_all(target, wanted, tmp_path / "two", here=here), alone)
+        with join_processes("cpu") as process, writing(tmp_path / "two", process):
+            assert_same(attack_all(target, wanted, tmp_path / "two", process=process), alone)
 
     children = [forked(lambda rank=rank: work(rank)) for rank in range(2)]  # type: ignore[misc]
     assert all(wait_or_kill(child) for child in children)
@@ -146,7 +145,7 @@ def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:
 
 
 def test_without_a_shared_directory_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Lonely(World):
+    class Lonely(Process):
         def shared(self, value: Value) -> Value:
             return value
 
@@ -156,14 +155,14 @@ def test_without_a_shared_directory_nobody_waits_for_ever(tmp_path: Path, monkey
     monkeypatch.setattr(batches, "PATIENCE", 0.2)
     job = counting_job(tmp_path / "a.record", [])
     with pytest.raises(GradDivError, match=r"batch 1 of .*a\.record and 0 others are missing .* all processes share"):
-        run([job], here=Lonely(0, 2, ALONE.device))
+        run([job], process=Lonely(0, 2, ALONE.device))
 
 
 def test_work_is_dealt_out_over_all_jobs(tmp_path: Path) -> None:
     """Cells of a single batch are shared too: the first process takes one, the second the next."""
     everybody = threading.Barrier(2)
 
-    class Thread(World):
+    class Thread(Process):
         def shared(self, value: Value) -> Value:
             everybody.wait(60)
             return value
@@ -174,7 +173,7 @@ def test_work_is_dealt_out_over_all_jobs(tmp_path: Path) -> None:
     def work(rank: int) -> list[int]:
         seen: list[list[slice]] = [[], [], []]
         jobs = [counting_job(tmp_path / f"{i}.record", seen[i], examples=2) for i in range(3)]
-        records = run(jobs, here=Thread(rank, 2, ALONE.device))
+        records = run(jobs, process=Thread(rank, 2, ALONE.device))
         assert [record["ids"].tolist() for record in records] == [[0, 1]] * 3
         return [len(slices) for slices in seen]
 

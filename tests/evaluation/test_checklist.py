@@ -8,7 +8,16 @@ from torch import nn
 
 from graddiv.attacks import PGD
 from graddiv.evaluation import Target
-from graddiv.evaluation.checklist import LEVEL, Item, Settings, black_box, checklist, converged, distortion, one_step
+from graddiv.evaluation.checklist import (
+    SIGNIFICANCE,
+    Item,
+    Settings,
+    black_box,
+    checklist,
+    converged,
+    distortion,
+    one_step,
+)
 from graddiv.evaluation.checklist import random_search as random_item
 from graddiv.evaluation.checklist import unbounded as unbounded_item
 from graddiv.networks import bayesian
@@ -88,7 +97,7 @@ def test_convergence() -> None:
 
 def test_where_too_few_examples_are_left_nothing_is_shown() -> None:
     """Seven flips, all to one side, happen by chance with p = 2 / 2^7 > 0.01; eight do not."""
-    assert flips(np.ones(7, bool), np.zeros(7, bool)).p > LEVEL > flips(np.ones(8, bool), np.zeros(8, bool)).p
+    assert flips(np.ones(7, bool), np.zeros(7, bool)).p > SIGNIFICANCE > flips(np.ones(8, bool), np.zeros(8, bool)).p
 
     def verdicts(left: int, b: int = 100) -> list[str]:
         share = (left - 0.5) / b

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from graddiv.attacks import PGD
 from graddiv.evaluation import Target, evaluate
 from graddiv.evaluation.batches import run
-from graddiv.evaluation.concentration import concentration, increase
+from graddiv.evaluation.concentration import loss_increase_job
 from graddiv.geometry import L2, Linf
 from tests.evaluation.common import SIGMA, examples, linear
 
@@ -70,7 +70,7 @@ def test_concentration_of_a_linear_network() -> None:
 def test_the_loss_increase_of_small_steps_is_the_first_order_one() -> None:
     F, mu = linear(sigma=0.1)
     x, y, _ = examples(20, mu)
-    [record] = run([increase(Target.of(F, x, y), epsilon=1e-4, n=20, m=4, fresh=60, gradients=60)])
+    [record] = run([loss_increase_job(Target.of(F, x, y), epsilon=1e-4, n=20, m=4, fresh=60, gradients=60)])
     np.testing.assert_allclose(record["increase"], record["first_order"], rtol=0.2)
     assert record["holds"].all()
     assert (record["increase"] <= record["theorem"]).all()

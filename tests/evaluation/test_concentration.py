@@ -7,12 +7,19 @@ import torch
 from graddiv.directions import vmf
 from graddiv.directions.bounds import theorem1
 from graddiv.directions.gradients import directions, input_gradient
-from graddiv.directions.regularizers import cosines, mean
+from graddiv.directions.regularizers import cosines, mean_cosine
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target
 from graddiv.evaluation.batches import run
-from graddiv.evaluation.boundary import boundary
-from graddiv.evaluation.concentration import concentration, gradients, increase, l2_radius, moments, rotation
+from graddiv.evaluation.boundary import boundary_job
+from graddiv.evaluation.concentration import (
+    concentration_job,
+    gradients_job,
+    l2_radius,
+    loss_increase_job,
+    moments,
+    rotation_job,
+)
 from graddiv.evaluation.prediction import models_of, predict
 from graddiv.geometry import L2
 from graddiv.records import Record
@@ -24,7 +31,7 @@ from tests.helpers import STOCHASTIC, convnet, images, labels, network
 @pytest.mark.parametrize("kind", STOCHASTIC)
 def test_running_sums_equal_the_statistics_of_all_gradients_at_once(kind: str) -> None:
     target = small_target(kind, b=5, batch=5)
-    [record] = run([concentration(target, n=9)])
+    [record] = run([concentration_job(target, n=9)])
     x, y, _ = target.examples(slice(0, 5))
     models = list(models_of(target.F, 9, fold(0, "gradients")))
     s, g = map(torch.stack, zip(*(input_gradient(f, x, y) for f in models), strict=True))
@@ -33,7 +40,7 @@ def test_running_sums_equal_the_statistics_of_all_gradients_at_once(kind: str) -
         "rho": vmf.mrl(v),
         "rho_1": vmf.mrl(v, 1.0),
         "rho_debiased": vmf.debiased_mrl(v),
-        "mean_cosine": mean(v),
+        "mean_cosine": mean_cosine(v),
         "kappa": vmf.kappa_approximate(vmf.mrl(v), 36),
         "kappa_mle": vmf.kappa_mle(vmf.mrl(v), 36),
         "norm_ratio": vmf.norm_weighted_mrl(g, torch.nn.functional.logsigmoid(s)),
@@ -45,7 +52,7 @@ def test_running_sums_equal_the_statistics_of_all_gradients_at_once(kind: str) -
 
 def test_the_bound_is_theorem_1s() -> None:
     target = small_target(b=4, batch=4)
-    [record] = run([increase(target, epsilon=0.2, n=2, m=2, fresh=2, gradients=8)])
+    [record] = run([loss_increase_job(target, epsilon=0.2, n=2, m=2, fresh=2, gradients=8)])
     x, y, _ = target.examples(slice(0, 4))
     report = theorem1(list(models_of(target.F, 8, fold(0, "gradients"))), x, y, 0.2, torch.inf)
     for name in ("first_order", "theorem", "tightness", "holds", "excess"):
@@ -85,7 +92,7 @@ def test_memory_does_not_grow_with_the_number_of_gradients() -> None:
 
 
 def test_a_deterministic_network_is_wholly_concentrated() -> None:
-    [record] = run([concentration(Target.of(convnet(), images(3), labels(3)))])
+    [record] = run([concentration_job(Target.of(convnet(), images(3), labels(3)))])
     np.testing.assert_allclose(record["rho"], 1, atol=1e-6)
     assert (record["mean_cosine"] == 1).all()
     assert (record["kappa"] > 1e5).all()
@@ -95,7 +102,7 @@ def test_examples_without_gradients_are_marked() -> None:
     flat = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.ReLU(), torch.nn.Linear(36, 3)).double()
     with torch.no_grad():
         flat[2].weight.zero_()
-    [record] = run([concentration(Target.of(flat, images(3), labels(3, classes=3)))])
+    [record] = run([concentration_job(Target.of(flat, images(3), labels(3, classes=3)))])
     assert not record["usable"].any()
     assert np.isnan(record["rho"]).all()
     assert np.isnan(record["kappa_mle"]).all()
@@ -103,7 +110,9 @@ def test_examples_without_gradients_are_marked() -> None:
 
 def test_the_gradients_kept_are_those_measured(tmp_path: Path) -> None:
     target = small_target(b=6)
-    everything, first = run([concentration(target, tmp_path, n=7), gradients(target, tmp_path, n=7, examples=2)])
+    everything, first = run(
+        [concentration_job(target, tmp_path, n=7), gradients_job(target, tmp_path, n=7, examples=2)]
+    )
     assert first["gradients"].shape == (2, 7, 36)
     assert first["gradients"].dtype == np.float16
     v = torch.from_numpy(first["gradients"]).double().transpose(0, 1)
@@ -114,14 +123,14 @@ def test_the_gradients_kept_are_those_measured(tmp_path: Path) -> None:
 
 def test_too_few_gradients_are_refused() -> None:
     with pytest.raises(GradDivError, match="n is 1, expected at least 2"):
-        concentration(small_target(), n=1)
+        concentration_job(small_target(), n=1)
 
 
 def test_turned_gradients_gain_in_proportion_to_the_cosine() -> None:
     """One small l_2 step on one model: exactly so, to first order."""
     target = small_target(b=8, batch=8)
     angles = [0.0, 60.0, 90.0]
-    [record] = run([rotation(target, epsilon=1e-4, geometry=L2(), m=1, angles=angles)])
+    [record] = run([rotation_job(target, epsilon=1e-4, geometry=L2(), m=1, angles=angles)])
     assert record.angles == angles
     gains = record["increase"] / record["increase"][:, :1]
     np.testing.assert_allclose(gains[:, 1], 0.5, atol=0.01)
@@ -136,7 +145,7 @@ def test_the_l2_ball_grows_with_the_image() -> None:
 @pytest.mark.parametrize("kind", ["bayesian", "dirac", "foreign"])
 def test_decision_regions(kind: str) -> None:
     target = small_target(kind, b=3)
-    [record] = run([boundary(target, epsilon=0.3, examples=2, models=2, grid=5, n=2, m=2)])
+    [record] = run([boundary_job(target, epsilon=0.3, examples=2, models=2, grid=5, n=2, m=2)])
     models = 1 if kind == "dirac" else 2
     assert record["regions"].shape == (2, models + 1, 5, 5)
     assert record["regions"].dtype == np.uint8
@@ -157,8 +166,8 @@ def test_decision_regions(kind: str) -> None:
 
 def test_measurements_resume(tmp_path: Path) -> None:
     target = small_target(b=5)
-    [record] = run([concentration(target, tmp_path, n=3)])
+    [record] = run([concentration_job(target, tmp_path, n=3)])
     with pytest.raises(GradDivError, match="was made with n = 3, now it is 4"):
-        run([concentration(target, tmp_path, n=4)])
+        run([concentration_job(target, tmp_path, n=4)])
     assert isinstance(record, Record)
     assert record.kind == "concentration"

@@ -6,8 +6,8 @@ from graddiv.attacks import PGD, Given
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import run
 from graddiv.evaluation.prediction import models_of
-from graddiv.evaluation.transfer import transfer
-from graddiv.records import transfer as summed_up
+from graddiv.evaluation.transfer import transfer_job
+from graddiv.records import transfer_summary
 from graddiv.seeding import fold
 from tests.evaluation.common import small_target
 from tests.helpers import STOCHASTIC
@@ -16,7 +16,7 @@ from tests.helpers import STOCHASTIC
 @pytest.mark.parametrize("kind", STOCHASTIC)
 def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accuracy(kind: str) -> None:
     target = small_target(kind, b=9, batch=9)
-    [record] = run([transfer(target, epsilon=0.3, k=3, m=3)])
+    [record] = run([transfer_job(target, epsilon=0.3, k=3, m=3)])
     x, y, ids = target.examples(slice(0, 9))
     models = list(models_of(target.F, 3, fold(0, "transfer")))
     for i, source in enumerate(models):
@@ -26,13 +26,13 @@ def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accura
                 right = (f(x_adv).argmax(1) == y).numpy()
             np.testing.assert_array_equal(record["right"][:, i, j], right)
             if i == j:
-                assert summed_up(record).matrix[i, i] == pytest.approx(right.mean())
+                assert transfer_summary(record).matrix[i, i] == pytest.approx(right.mean())
 
 
 def test_what_stands_off_the_diagonal() -> None:
     target = small_target(b=9, batch=4)
-    [record] = run([transfer(target, epsilon=0.3, k=3, m=2)])
-    found = summed_up(record)
+    [record] = run([transfer_job(target, epsilon=0.3, k=3, m=2)])
+    found = transfer_summary(record)
     others = [found.matrix[i, j] for i in range(3) for j in range(3) if i != j]
     assert (found.mean, found.low, found.high) == (pytest.approx(np.mean(others)), min(others), max(others))
     assert found.own == pytest.approx(np.trace(found.matrix) / 3)
@@ -41,4 +41,4 @@ def test_what_stands_off_the_diagonal() -> None:
 def test_there_is_no_transfer_within_one_model() -> None:
     for target, k in ((small_target("dirac"), 5), (small_target(), 1)):
         with pytest.raises(GradDivError, match="a transfer matrix of 1 models has nothing off its diagonal"):
-            transfer(target, epsilon=0.1, k=k)
+            transfer_job(target, epsilon=0.1, k=k)

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from graddiv.errors import GradDivError
 from graddiv.report import style
 from graddiv.report.figures import FIGURES
-from graddiv.report.output import Drawing, csv_text, image, save
+from graddiv.report.output import Figure, csv_text, image, save
 from graddiv.report.study import RunFiles, Study
 from tests.report import fake
 
@@ -30,11 +30,11 @@ def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
 
 
 @pytest.fixture(scope="module")
-def drawings(studies: dict[str, Study]) -> dict[str, Drawing]:
+def drawings(studies: dict[str, Study]) -> dict[str, Figure]:
     return {name: draw(studies.get(name, studies[""])) for name, draw in FIGURES.items()}
 
 
-def table(drawing: Drawing, **wanted: object) -> list[dict[str, Any]]:
+def table(drawing: Figure, **wanted: object) -> list[dict[str, Any]]:
     rows = [dict(zip(drawing.columns, row, strict=True)) for row in drawing.rows]
     return [row for row in rows if all(row[key] == value for key, value in wanted.items())]
 
@@ -52,7 +52,7 @@ def test_every_figure_of_the_paper_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
-def test_it_renders_and_says_what_to_see(drawings: dict[str, Drawing], name: str) -> None:
+def test_it_renders_and_says_what_to_see(drawings: dict[str, Figure], name: str) -> None:
     drawing = drawings[name]
     assert drawing.name == name
     assert image(drawing, "svg").startswith(b"<?xml")
@@ -62,7 +62,7 @@ def test_it_renders_and_says_what_to_see(drawings: dict[str, Drawing], name: str
     assert drawing.caption.endswith(".")
 
 
-def plotted(drawing: Drawing) -> list[tuple[list[np.ndarray], list[list[tuple[float, float]]]]]:
+def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[float, float]]]]]:
     """For figures made of curves: the lines of each panel, and the points that the CSV says they have."""
 
     def points(x: str, y: str, group: tuple[str, ...], **wanted: object) -> list[list[tuple[float, float]]]:
@@ -98,7 +98,7 @@ CURVES = [
 
 
 @pytest.mark.parametrize("name", CURVES)
-def test_the_csv_holds_the_plotted_curves(drawings: dict[str, Drawing], name: str) -> None:
+def test_the_csv_holds_the_plotted_curves(drawings: dict[str, Figure], name: str) -> None:
     for drawn, expected in plotted(drawings[name]):
         assert expected
         for curve in expected:
@@ -107,7 +107,7 @@ def test_the_csv_holds_the_plotted_curves(drawings: dict[str, Drawing], name: st
 
 
 @pytest.mark.parametrize(("name", "value"), [("transfer", "accuracy"), ("cosines", "cosine")])
-def test_the_csv_holds_the_matrices(drawings: dict[str, Drawing], name: str, value: str) -> None:
+def test_the_csv_holds_the_matrices(drawings: dict[str, Figure], name: str, value: str) -> None:
     drawing = drawings[name]
     for axes, method in zip(drawing.figure.axes, ("adv-bnn", "adv-bnn+graddiv"), strict=False):
         shown = np.asarray(axes.images[0].get_array())
@@ -116,13 +116,13 @@ def test_the_csv_holds_the_matrices(drawings: dict[str, Drawing], name: str, val
     assert len(limits) == 1, "one scale of colours"
 
 
-def test_the_csv_holds_the_regions(drawings: dict[str, Drawing]) -> None:
+def test_the_csv_holds_the_regions(drawings: dict[str, Figure]) -> None:
     drawing = drawings["boundary"]
     shown = np.asarray(drawing.figure.axes[5].images[0].get_array())
     assert np.array_equal(shown.T.ravel(), [r["class"] for r in table(drawing, method="adv-bnn", model="ensemble")])
 
 
-def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Drawing], studies: dict[str, Study]) -> None:
+def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], studies: dict[str, Study]) -> None:
     drawing = drawings["scatter"]
     for dots, method in zip(drawing.figure.axes[0].collections, ("adv-bnn", "adv-bnn+graddiv"), strict=True):
         rows = table(drawing, method=method, what="gradient")
@@ -136,14 +136,14 @@ def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Drawing], stud
             assert length == pytest.approx(np.linalg.norm(v.mean(0))), "means lie in the plane, at their own length"
 
 
-def test_the_csv_is_written_as_it_is(drawings: dict[str, Drawing]) -> None:
+def test_the_csv_is_written_as_it_is(drawings: dict[str, Figure]) -> None:
     drawing = drawings["kappa"]
     read = list(csv.reader(io.StringIO(csv_text(drawing.columns, drawing.rows))))
     assert read[0] == list(drawing.columns)
     assert [float(row[2]) for row in read[1:]] == [row[2] for row in drawing.rows]
 
 
-def test_captions_are_made_of_the_numbers(studies: dict[str, Study], drawings: dict[str, Drawing]) -> None:
+def test_captions_are_made_of_the_numbers(studies: dict[str, Study], drawings: dict[str, Figure]) -> None:
     medians = [
         np.median(run.measured("concentration")[0]["kappa"][lambda_ok(run)].astype(float))
         for run in studies[""].runs
@@ -203,7 +203,7 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["svg", "pdf", "png"])
-def test_saving_changes_nothing(drawings: dict[str, Drawing], form: str) -> None:
+def test_saving_changes_nothing(drawings: dict[str, Figure], form: str) -> None:
     assert image(drawings["transfer"], form) == image(drawings["transfer"], form)
 
 

@@ -17,7 +17,7 @@ from graddiv.records import Record
 from graddiv.report import closeups, page
 from graddiv.report.figures import FIGURES
 from graddiv.report.grids import all_grids, default_grid
-from graddiv.report.output import NOT_APPLICABLE, Drawing, Table
+from graddiv.report.output import NOT_APPLICABLE, Figure, Table
 from graddiv.report.study import RunFiles, Study
 from graddiv.report.tables import accuracy_table, attack_table
 from graddiv.report.texts import legible
@@ -81,7 +81,7 @@ def plain(text: str) -> str:
     return text.replace("\u00a0", " ").replace("EOT¹", "EOT^1")
 
 
-def drawings(study: Study) -> list[Drawing]:
+def drawings(study: Study) -> list[Figure]:
     return [FIGURES[name](study) for name in ("accuracy-epsilon", "scatter")]
 
 

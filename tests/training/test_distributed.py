@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from graddiv.distributed import World
+from graddiv.distributed import Process
 from graddiv.errors import GradDivError
 from graddiv.networks.randomized import norm_layers
 from graddiv.performance import channels_last
@@ -22,16 +22,16 @@ CASES = [f"{data}/{method}" for data in ("mnist", "stl10") for method in METHODS
 CPU = torch.device("cpu")
 
 
-def gradients(case: str, here: World) -> dict[str, Tensor]:
+def gradients(case: str, process: Process) -> dict[str, Tensor]:
     """The gradient at the second step of a batch of 4, batch norm's statistics frozen; the first step is not taken."""
     experiment, data = tiny(case), random_data(case.partition("/")[0], 10)
     F = channels_last(experiment.build(data)).train()
     for norm in norm_layers(F):
         norm.eval()
-    wrapped: nn.Module = here.wrap(Objective(F, experiment, len(data)))
+    wrapped: nn.Module = process.wrap(Objective(F, experiment, len(data)))
     for step in STEPS:
         F.zero_grad()
-        rows = here.share(torch.arange(4) + 4 * step)
+        rows = process.share(torch.arange(4) + 4 * step)
         x, y = data.batch(rows)
         wrapped(channels_last(x), y, data.ids[rows], step).backward()
     return {name: p.grad.clone() for name, p in F.named_parameters() if p.grad is not None}
@@ -42,7 +42,7 @@ def worker(rank: int, port: int, folder: str) -> None:
     os.environ |= {"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)}
     address = f"tcp://127.0.0.1:{port}"
     dist.init_process_group("gloo", address, rank=rank, world_size=2, timeout=datetime.timedelta(seconds=60))
-    found = {case: gradients(case, World(rank, 2, CPU)) for case in CASES}
+    found = {case: gradients(case, Process(rank, 2, CPU)) for case in CASES}
     import graddiv.data
 
     graddiv.data.load = loader(8)
@@ -87,7 +87,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_give_the_gradients_of_one(case: str, folder: Path) -> None:
-    found, expected = torch.load(folder / "gradients.pt")[case], gradients(case, World(0, 1, CPU))
+    found, expected = torch.load(folder / "gradients.pt")[case], gradients(case, Process(0, 1, CPU))
     assert found.keys() == expected.keys()
     size = max(float(g.abs().max()) for g in expected.values())
     assert size > 1e-4

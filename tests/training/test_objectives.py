@@ -9,7 +9,7 @@ from graddiv.networks import RandomizedNetwork
 from graddiv.networks.gaussian import GaussianNetwork
 from graddiv.seeding import fold, uniform
 from graddiv.training import Objective
-from graddiv.training.objectives import broken
+from graddiv.training.objectives import first_nonfinite
 from tests.training.helpers import METHODS, random_data, tiny
 
 STEP = 5
@@ -118,6 +118,6 @@ def test_batch_statistics_are_moved_by_the_loss_alone() -> None:
 
 def test_the_part_that_broke_is_named_before_the_sum() -> None:
     nan, inf = float("nan"), float("inf")
-    assert broken({"loss": nan, "clean": 1.0, "kl": inf}) == "kl"
-    assert broken({"loss": nan, "clean": 1.0}) == "loss"
-    assert broken({"loss": 1.0, "clean": 1.0}) is None
+    assert first_nonfinite({"loss": nan, "clean": 1.0, "kl": inf}) == "kl"
+    assert first_nonfinite({"loss": nan, "clean": 1.0}) == "loss"
+    assert first_nonfinite({"loss": 1.0, "clean": 1.0}) is None

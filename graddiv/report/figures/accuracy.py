@@ -24,7 +24,7 @@ from graddiv.report.figures.common import (
     titles,
 )
 from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
-from graddiv.report.output import Drawing
+from graddiv.report.output import Figure
 from graddiv.report.study import RunFiles, Study, Sweep, sweep
 from graddiv.report.tables import papers_origin
 
@@ -69,7 +69,7 @@ def _setting(swept: Sweep) -> str:
 
 
 @draws("accuracy-epsilon")
-def accuracy_epsilon(study: Study) -> Drawing:
+def accuracy_epsilon(study: Study) -> Figure:
     """Accuracy under EOT-PGD against epsilon, ours and the paper's."""
     swept = sweep(study, "epsilon")
     if swept is None:
@@ -87,7 +87,7 @@ def accuracy_epsilon(study: Study) -> Drawing:
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
     bands = "Bands: 95 % intervals from the choice of test examples."
     theirs_too = f" Dashed: the paper's values, at its own scale.{papers_origin(study.data)}" if papers else ""
-    return Drawing(
+    return Figure(
         name="accuracy-epsilon",
         title="Accuracy under EOT-PGD against the perturbation bound",
         figure=figure,
@@ -98,7 +98,7 @@ def accuracy_epsilon(study: Study) -> Drawing:
 
 
 @draws("n-sensitivity")
-def n_sensitivity(study: Study) -> Drawing:
+def n_sensitivity(study: Study) -> Figure:
     """Accuracy under EOT-PGD against the number n of sample models per step."""
     swept = sweep(study, "n")
     if swept is None or not any(len(points) > 1 and run.random for run, points in swept.curves):
@@ -107,7 +107,7 @@ def n_sensitivity(study: Study) -> Drawing:
 
 
 @draws("m-sensitivity")
-def m_sensitivity(study: Study) -> Drawing:
+def m_sensitivity(study: Study) -> Figure:
     """Accuracy under EOT-PGD against its iterations m."""
     swept = sweep(study, "m")
     if swept is None or not any(len(points) > 1 for _, points in swept.curves):
@@ -115,7 +115,7 @@ def m_sensitivity(study: Study) -> Drawing:
     return _sensitivity(study, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m", clean=True)
 
 
-def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, clean: bool) -> Drawing:
+def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, clean: bool) -> Figure:
     curves = [(run, points) for run, points in swept.curves if run.random or vary != "n"]
     swept = Sweep(swept.fixed, tuple(curves))
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.2, 2.9)
@@ -139,7 +139,7 @@ def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, c
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
     zero = " m = 0: without an attack." if clean else ""
     theirs_too = f" Dashed: the paper's values.{papers_origin(study.data)}" if papers else ""
-    return Drawing(
+    return Figure(
         name=name,
         title=f"Accuracy under EOT-PGD against {'n' if vary == 'n' else 'its iterations'}",
         figure=figure,
@@ -150,7 +150,7 @@ def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, c
 
 
 @draws("lambda-sensitivity")
-def lambda_sensitivity(study: Study) -> Drawing:
+def lambda_sensitivity(study: Study) -> Figure:
     """Accuracy and concentration against lambda, over runs that differ in it."""
     compared = pair(study)
     base = (compared[1] if compared else study.runs[-1]).method.split("+")[0]
@@ -184,7 +184,7 @@ def lambda_sensitivity(study: Study) -> Drawing:
     lowest, highest = rho[0], rho[-1]
     last = epsilons[-1]
     accuracies = [f"{100 * points[last].mean:.1f} % at λ = {run.lam:g}" for run, points in by_lam if last in points]
-    return Drawing(
+    return Figure(
         name="lambda-sensitivity",
         title="Sensitivity to the weight of GradDiv",
         figure=figure,
@@ -199,7 +199,7 @@ def lambda_sensitivity(study: Study) -> Drawing:
 
 
 @draws("regularizers")
-def regularizers(study: Study) -> Drawing:
+def regularizers(study: Study) -> Figure:
     """The five regularizers: concentration during training, and accuracy under EOT-PGD against epsilon."""
     variants = [run for run in study.runs if "+graddiv-" in run.method]
     if not variants:
@@ -227,7 +227,7 @@ def regularizers(study: Study) -> Drawing:
     _percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
     legend_below(figure, [*handles, *turn_handles(runs)], 3)
-    return Drawing(
+    return Figure(
         name="regularizers",
         title="The regularizers compared",
         figure=figure,

@@ -5,16 +5,16 @@ from functools import wraps
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from graddiv.errors import GradDivError
 from graddiv.records import Record
 from graddiv.report import style
-from graddiv.report.output import Drawing
+from graddiv.report.output import Figure
 from graddiv.report.study import RunFiles, Study
 
-Draw = Callable[[Study], Drawing]
+Draw = Callable[[Study], Figure]
 
 FIGURES: dict[str, Draw] = {}
 """Every figure of the paper by name."""
@@ -25,7 +25,7 @@ def draws(name: str) -> Callable[[Draw], Draw]:
 
     def register(draw: Draw) -> Draw:
         @wraps(draw)
-        def styled(study: Study) -> Drawing:
+        def styled(study: Study) -> Figure:
             with style.style():
                 drawing = draw(study)
                 # laid out once: each saving would move things by a hair, and equal figures would differ
@@ -44,9 +44,9 @@ def missing(figure: str, what: str, command: str) -> GradDivError:
     return GradDivError(f"the figure {figure} needs {what}: 'graddiv {command}' makes them")
 
 
-def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Figure, list[Axes]]:
+def panels(rows: int, columns: int, width: float, height: float, **options: Any) -> tuple[Canvas, list[Axes]]:
     """A figure and its axes, row by row."""
-    figure = Figure(figsize=(width, height))
+    figure = Canvas(figsize=(width, height))
     grid = figure.subplots(rows, columns, squeeze=False, **options)
     return figure, list(grid.flat)
 
@@ -75,7 +75,7 @@ def titles(runs: Sequence[RunFiles]) -> list[str]:
     return [f"{run.title}, λ = {run.lam:g}" if names.count(run.title) > 1 else run.title for run in runs]
 
 
-def legend_below(figure: Figure, handles: Sequence[Line2D], most: int) -> None:
+def legend_below(figure: Canvas, handles: Sequence[Line2D], most: int) -> None:
     """One legend for all panels, where it covers no data; in even lines of at most so many entries."""
     lines = -(-len(handles) // most)
     columns = -(-len(handles) // lines)

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import numpy as np
 from jaxtyping import Float
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
@@ -28,7 +28,7 @@ from graddiv.report.figures.common import (
     titles,
     with_record,
 )
-from graddiv.report.output import Drawing
+from graddiv.report.output import Figure
 from graddiv.report.study import RunFiles, Study
 
 SETTINGS = {"epsilon": "ε", "n": "n", "m": "m"}
@@ -74,11 +74,11 @@ def _scatter_caption(study: Study, sampled: Sampled) -> str:
 
 
 @draws("sphere")
-def sphere(study: Study) -> Drawing:
+def sphere(study: Study) -> Figure:
     """Unit gradients in the space of the two mean gradients and the direction in which they spread most."""
     sampled = _sampled(study, "sphere")
     basis = projections.space(*(v for *_, v in sampled))
-    figure = Figure(figsize=(style.ONE_COLUMN, 3.6))
+    figure = Canvas(figsize=(style.ONE_COLUMN, 3.6))
     axes = cast(Axes3D, figure.add_subplot(projection="3d"))
     _globe(axes)
     rows: list[tuple[object, ...]] = []
@@ -92,7 +92,7 @@ def sphere(study: Study) -> Drawing:
     axes.view_init(elev=22, azim=-58)
     axes.set_axis_off()
     legend_below(figure, _mrl_handles(sampled), 1)
-    return Drawing(
+    return Figure(
         name="sphere",
         title="Loss gradients of sample models in the unit ball",
         figure=figure,
@@ -122,7 +122,7 @@ def _mrl_handles(sampled: Sampled) -> list[Line2D]:
 
 
 @draws("scatter")
-def scatter(study: Study) -> Drawing:
+def scatter(study: Study) -> Figure:
     """Unit gradients on the plane of the two mean gradients, inside the unit circle."""
     sampled = _sampled(study, "scatter")
     means = [v.mean(0) for *_, v in sampled]
@@ -141,7 +141,7 @@ def scatter(study: Study) -> Drawing:
     axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
     axes.set(xlabel=f"along the mean gradient of {sampled[0][0].title}", ylabel="orthogonal to it")
     legend_below(figure, _mrl_handles(sampled), 1)
-    return Drawing(
+    return Figure(
         name="scatter",
         title="Loss gradients of sample models on the plane of their means",
         figure=figure,
@@ -171,7 +171,7 @@ def _densities(
     title: str,
     said: str,
     *settings: str,
-) -> Drawing:
+) -> Figure:
     found = [(run, values_of(record).astype(np.float64), look) for run, record, look in with_record(study, kind)]
     found = [(run, values[np.isfinite(values)], look) for run, values, look in found]
     found = [entry for entry in found if len(entry[1])]
@@ -203,7 +203,7 @@ def _densities(
         sentence += f" (ratio {after / before:.2f})." if before > 0 else "."
     else:
         sentence = f"Median {said}: {listed([f'{shown} {number(median)}' for shown, median, _ in medians])}."
-    return Drawing(
+    return Figure(
         name=name,
         title=title,
         figure=figure,
@@ -214,7 +214,7 @@ def _densities(
 
 
 @draws("kappa")
-def kappa(study: Study) -> Drawing:
+def kappa(study: Study) -> Figure:
     """Density of the estimated concentration over test examples."""
     return _densities(
         study,
@@ -232,7 +232,7 @@ def _gradients(study: Study) -> list[str]:
 
 
 @draws("loss-increase")
-def loss_increase(study: Study) -> Drawing:
+def loss_increase(study: Study) -> Figure:
     """Density of what EOT-PGD adds to the loss, over test examples."""
     records = [record for _, record, _ in with_record(study, "loss-increase")]
     drawing = _densities(
@@ -251,7 +251,7 @@ def loss_increase(study: Study) -> Drawing:
 
 
 @draws("rotation")
-def rotation(study: Study) -> Drawing:
+def rotation(study: Study) -> Figure:
     """What PGD gains when each gradient is turned by an angle before it is used."""
     found = [(norm, *entry) for norm in NORMS for entry in with_record(study, "rotation", norm=norm)]
     if not found:
@@ -285,7 +285,7 @@ def rotation(study: Study) -> Drawing:
         axes.set(xlabel="angle θ between the gradient and its proxy (°)", ylabel=label, xticks=range(0, 91, 15))
     right.set_ylim(-2, 102)
     legend_below(figure, handles, 2)
-    return Drawing(
+    return Figure(
         name="rotation",
         title="PGD with rotated gradients",
         figure=figure,

@@ -6,12 +6,12 @@ import numpy as np
 from jaxtyping import Float, Integer
 from matplotlib.axes import Axes
 from matplotlib.colors import BoundaryNorm, ListedColormap
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from graddiv.records import Record, transfer
+from graddiv.records import Record, transfer_summary
 from graddiv.report import style
 from graddiv.report.figures.common import (
     change,
@@ -25,7 +25,7 @@ from graddiv.report.figures.common import (
     titles,
     with_record,
 )
-from graddiv.report.output import Drawing
+from graddiv.report.output import Figure
 from graddiv.report.study import RunFiles, Study
 
 CLASSES = (
@@ -43,7 +43,7 @@ def _side_by_side(
     notes: Sequence[str],
     axis_labels: tuple[str, str],
     bar: str,
-) -> tuple[Figure, list[tuple[object, ...]]]:
+) -> tuple[Canvas, list[tuple[object, ...]]]:
     """Matrices in one scale of colours, lighter being more; and their entries."""
     across = min(len(runs), 3)
     down = -(-len(runs) // across)
@@ -66,12 +66,12 @@ def _side_by_side(
 
 
 @draws("transfer")
-def transfer_matrices(study: Study) -> Drawing:
+def transfer_matrices(study: Study) -> Figure:
     """Accuracy of each sample model on the adversarial images of each other one."""
     found = with_record(study, "transfer")
     if not found:
         raise missing("transfer", "transfer matrices between sample models", "transfer RUN")
-    runs, results = [run for run, *_ in found], [transfer(record) for _, record, _ in found]
+    runs, results = [run for run, *_ in found], [transfer_summary(record) for _, record, _ in found]
     notes = [f"others: mean {100 * r.mean:.1f} ({100 * r.low:.0f}–{100 * r.high:.0f})" for r in results]
     figure, rows = _side_by_side(
         runs,
@@ -86,7 +86,7 @@ def transfer_matrices(study: Study) -> Drawing:
         for title, r in zip(titles(runs), results, strict=True)
     ]
     record = found[0][1]
-    return Drawing(
+    return Figure(
         name="transfer",
         title="Transfer of attacks between sample models",
         figure=figure,
@@ -100,7 +100,7 @@ def transfer_matrices(study: Study) -> Drawing:
 
 
 @draws("cosines")
-def cosines(study: Study) -> Drawing:
+def cosines(study: Study) -> Figure:
     """Cosines between the gradients of sample models at the first test example."""
     found = with_record(study, "gradients")
     if not found:
@@ -117,7 +117,7 @@ def cosines(study: Study) -> Drawing:
         said = f"From {compared[0].title} to {compared[1].title} the mean cosine {change(before, after)}."
     else:
         said = f"Mean cosine: {listed([f'{t} {m:.3f}' for t, m in zip(titles(runs), means, strict=True)])}."
-    return Drawing(
+    return Figure(
         name="cosines",
         title="Cosines between gradients of sample models",
         figure=figure,
@@ -130,7 +130,7 @@ def cosines(study: Study) -> Drawing:
 
 
 @draws("boundary")
-def boundary(study: Study) -> Drawing:
+def boundary(study: Study) -> Figure:
     """Decision regions of sample models around the first test example."""
     found = with_record(study, "boundary")
     if not found:
@@ -162,7 +162,7 @@ def boundary(study: Study) -> Drawing:
         for k in classes
     ]
     legend_below(figure, squares, 10)
-    return Drawing(
+    return Figure(
         name="boundary",
         title="Decision regions of sample models",
         figure=figure,

@@ -19,7 +19,7 @@ from graddiv.report.figures.common import (
     scale,
     titles,
 )
-from graddiv.report.output import Drawing
+from graddiv.report.output import Figure
 from graddiv.report.study import RunFiles, Study
 
 MEASURES = {
@@ -33,13 +33,13 @@ MEASURES = {
 
 
 @draws("training-concentration")
-def training_concentration(study: Study) -> Drawing:
+def training_concentration(study: Study) -> Figure:
     """R_kappa, R_mean and R_DPP after each epoch."""
     return _training(study, "training-concentration", ("R_kappa", "R_mean", "R_dpp"))
 
 
 @draws("training-concentration-more")
-def training_concentration_more(study: Study) -> Drawing:
+def training_concentration_more(study: Study) -> Figure:
     """R_max and R_smoothmax after each epoch."""
     return _training(study, "training-concentration-more", ("R_max", "R_smoothmax"))
 
@@ -87,7 +87,7 @@ def turn_handles(runs: Sequence[RunFiles]) -> list[Line2D]:
     return [handle(look, name, linewidth=0.9) for name, look in grey.items()]
 
 
-def _training(study: Study, name: str, measures: Sequence[str]) -> Drawing:
+def _training(study: Study, name: str, measures: Sequence[str]) -> Figure:
     runs = [run for run in study.runs if run.random and any(measures[0] in line for line in run.epochs)]
     if not runs:
         raise missing(name, "the log of training with its measures of concentration", "train RECIPE")
@@ -97,7 +97,7 @@ def _training(study: Study, name: str, measures: Sequence[str]) -> Drawing:
     ]
     handles = [handle(look, title) for look, title in zip(looks(runs), titles(runs), strict=True)]
     legend_below(figure, [*handles, *turn_handles(runs)], 5)
-    return Drawing(
+    return Figure(
         name=name,
         title="Concentration of gradients during training",
         figure=figure,
