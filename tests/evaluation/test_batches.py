@@ -12,6 +12,7 @@ from graddiv.distributed import ALONE, Process, Value, join_processes
 from graddiv.errors import GradDivError
 from graddiv.evaluation import attack_all, batches
 from graddiv.evaluation.batches import Job, run, writing
+from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.robustness import attack_job
 from tests.evaluation.common import assert_same, contents, forked, small_cells, small_target, wait_or_kill
 

@@ -8,7 +8,7 @@ from scipy.stats import norm
 from graddiv.attacks import PGD
 from graddiv.evaluation import Target, evaluate
 from graddiv.evaluation.batches import run
-from graddiv.evaluation.concentration import loss_increase_job
+from graddiv.evaluation.concentration import concentration_job, loss_increase_job
 from graddiv.geometry import L2, Linf
 from tests.evaluation.common import SIGMA, examples, linear
 
@@ -59,7 +59,7 @@ def test_concentration_of_a_linear_network() -> None:
     """Gradients of the soft margin are w_other - w_y ~ N(-mu, 2 sigma^2): their mean cosine is known for large p."""
     F, mu = linear(sigma=0.3)
     x, y, _ = examples(5, mu)
-    [record] = run([concentration(Target.of(F, x, y), n=300)])
+    [record] = run([concentration_job(Target.of(F, x, y), n=300)])
     rng = np.random.default_rng(0)
     g = mu.numpy() + 0.3 * np.sqrt(2) * rng.standard_normal((200_000, 16))
     rho = np.linalg.norm((g / np.linalg.norm(g, axis=1, keepdims=True)).mean(0))
