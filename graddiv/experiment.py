@@ -215,6 +215,11 @@ class Experiment(Section):
         return next((stage.graddiv for stage in reversed(self.schedule) if stage.graddiv is not None), None)
 
     @property
+    def random(self) -> bool:
+        """Whether the network has noise."""
+        return any(getattr(self, name) is not None for name in NOISE)
+
+    @property
     def lam(self) -> float:
         """The weight of GradDiv in training; 0 without it."""
         return self.regularization.lam if self.regularization is not None else 0.0

@@ -6,6 +6,7 @@ import typer
 
 from graddiv.cli import attack, data, measure, train
 from graddiv.cli.doctor import doctor
+from graddiv.cli.report import report
 from graddiv.cli.reproduce import reproduce
 from graddiv.errors import GradDivError
 
@@ -28,6 +29,7 @@ app.command("transfer")(measure.transfer)
 app.command("checklist")(measure.checklist)
 app.command("sweep")(measure.sweep)
 app.command("reproduce")(reproduce)
+app.command("report")(report)
 app.add_typer(train.app, name="recipes")
 app.add_typer(data.app, name="data")
 

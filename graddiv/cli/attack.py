@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
 
     from graddiv.evaluation import Target
-    from graddiv.records import Record, Row
+    from graddiv.records import AttackRecord, Row
 
 Run = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
 Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
@@ -80,12 +80,12 @@ def records(
     as_csv: Annotated[bool, typer.Option("--csv", help="One line for each record, as CSV.")] = False,
 ) -> None:
     """Print the tables that the records of a directory make, or all of them as CSV."""
-    from graddiv.records import as_rows, read_all
+    from graddiv.records import AttackRecord, as_rows, read_all
 
     found = read_all(directory)
     if not as_csv:
-        print_tables([record for record in found if record.kind == "attack"])
-        others = sorted({record.kind for record in found} - {"attack"})
+        print_tables([record for record in found if isinstance(record, AttackRecord)])
+        others = sorted({record.kind for record in found if not isinstance(record, AttackRecord)})
         if others:
             typer.echo(f"also there, for --csv and the report: {', '.join(others)}")
         return
@@ -127,7 +127,7 @@ def load_target(
     return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts), radius(experiment)
 
 
-def print_tables(records: "list[Record]") -> None:
+def print_tables(records: "list[AttackRecord]") -> None:
     """One table for each network and epsilon: mean and std over repeats, the test set's interval apart."""
     from rich.console import Console
     from rich.table import Table
@@ -135,16 +135,16 @@ def print_tables(records: "list[Record]") -> None:
     from graddiv.records import by_value, table
 
     console = Console()
-    groups: dict[tuple[str, str], list[Record]] = {}
+    groups: dict[tuple[str, str], list[AttackRecord]] = {}
     for record in records:
-        groups.setdefault((record.target, record.data["sha256"]), []).append(record)
+        groups.setdefault((record.target, record.data.sha256), []).append(record)
     for (name, _), together in groups.items():
         clean = [record for record in together if record.label == "clean"]
         for epsilon, group in by_value([r for r in together if r.label != "clean"], "epsilon").items():
             first = group[0]
             shown = Table(
                 "attack", "accuracy %", "test set, 95 %", "per draw %",
-                title=f"{name}: epsilon {epsilon:.4g}, {first.examples} {first.data['split']} examples, "
+                title=f"{name}: epsilon {epsilon:.4g}, {first.examples} {first.data.split} examples, "
                 f"ensemble of {first.n_ensemble}",
                 title_justify="left",
             )  # fmt: skip

@@ -1,7 +1,7 @@
 """`graddiv measure`, `transfer`, `checklist` and `sweep`: what there is to know of a run besides the table."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -9,7 +9,7 @@ from graddiv.cli.attack import Batch, Epsilon, Examples, Out, Run, Seed, Split, 
 from graddiv.cli.common import leads, number, progress_bar, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
-from graddiv.errors import GradDivError, unknown
+from graddiv.errors import GradDivError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from graddiv.evaluation import Target
     from graddiv.evaluation.batches import Job
     from graddiv.evaluation.checklist import Item
-    from graddiv.records import Record
+    from graddiv.records import AttackRecord
 
-MEASUREMENTS = ("concentration", "gradients", "increase", "rotation", "boundary", "ensemble")
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
 
 
 def measure(
     run: Run,
-    what: Annotated[str, typer.Option(help="Which of these; comma-separated.")] = ",".join(MEASUREMENTS),
+    what: Annotated[
+        str, typer.Option(help="Which of the measurements named above, comma-separated; all of them if not given.")
+    ] = "",
     n: Annotated[int, typer.Option(help="Gradients at each example, and models of the largest ensemble.")] = 100,
     epsilon: Epsilon = "",
     examples: Examples = None,
@@ -40,17 +41,18 @@ def measure(
 
     concentration: kappa, mean resultant lengths, |E g| / E |g| of every example.  gradients: those of the first
     examples.  increase: of the loss under EOT-PGD, beside Theorem 1's bound.  rotation: PGD along turned gradients.
-    boundary: decision regions of sample models.  ensemble: accuracy against the number of models that answer.  The
-    figures are drawn from these records, below RUN/records.
+    boundary: decision regions of sample models.  ensemble: accuracy against the number of models that answer.
+    transfer: whether images made to fool one sample model fool others.  The figures are drawn from these records,
+    below RUN/records.
     """
-    if not words(what):
-        raise GradDivError(f"--what is {what!r}, expected at least one of {', '.join(MEASUREMENTS)}")
-    for word in words(what):
-        if word not in MEASUREMENTS:
-            raise unknown("measurement", word, MEASUREMENTS)
+    from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings, measurement
 
-    def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job]":
-        return [job for word in words(what) for job in _jobs(word, target, directory, n, radii)]
+    chosen = [measurement(word) for word in words(what)] or list(MEASUREMENTS.values())
+
+    def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job[Any]]":
+        settings = [MeasurementSettings(epsilon=radius, gradients=n) for radius in radii]
+        found = [job for each in chosen for s in settings for job in each.jobs(target, directory, s)]
+        return list({job.path: job for job in found}.values())  # some do not depend on the radius
 
     _make(jobs, run, epsilon, (split, examples, batch, seed), out, data_root, device)
 
@@ -71,14 +73,14 @@ def transfer(
     """Attack each of k sample models and test the images on all of them."""
     from graddiv.evaluation.transfer import transfer_job
 
-    def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job]":
+    def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job[Any]]":
         return [transfer_job(target, directory, epsilon=radius, k=k, m=m) for radius in radii]
 
     _make(jobs, run, epsilon, (split, examples, batch, seed), out, data_root, device)
 
 
 def _make(
-    jobs_of: "Callable[[Target, Path, list[float]], list[Job]]",
+    jobs_of: "Callable[[Target, Path, list[float]], list[Job[Any]]]",
     run: Path,
     epsilon: str,
     judged_on: tuple[str, int | None, int, int],
@@ -100,7 +102,7 @@ def _make(
             records = batches.run(jobs, process=process, progress=progress)
     if leads():
         for record in records:
-            typer.echo(_told(record))
+            typer.echo(record.summary)
         typer.echo(f"records: {directory}")
 
 
@@ -224,69 +226,8 @@ def print_items(items: "list[Item]", title: str) -> None:
     Console().print(table)
 
 
-def _jobs(what: str, target: "Target", directory: Path, n: int, radii: list[float]) -> "list[Job]":
-    from graddiv.evaluation.boundary import boundary_job
-    from graddiv.evaluation.concentration import (
-        concentration_job,
-        gradients_job,
-        l2_radius,
-        loss_increase_job,
-        rotation_job,
-    )
-    from graddiv.evaluation.ensemble import ensemble_size_job
-    from graddiv.geometry import L2
-
-    match what:
-        case "concentration":
-            return [concentration_job(target, directory, n=n)]
-        case "gradients":
-            return [gradients_job(target, directory, n=n)]
-        case "increase":
-            return [loss_increase_job(target, directory, epsilon=radius, gradients=n) for radius in radii]
-        case "rotation":
-            p = target.data.batch(slice(0, 1))[0].numel()
-            flat = [rotation_job(target, directory, epsilon=radius) for radius in radii]
-            return [*flat, *(rotation_job(target, directory, epsilon=l2_radius(r, p), geometry=L2()) for r in radii)]
-        case "ensemble":
-            return [ensemble_size_job(target, directory, n=n)]
-        case _:
-            return [boundary_job(target, directory, epsilon=radius) for radius in radii]
-
-
-def _told(record: "Record") -> str:
-    """One line for each measurement."""
-    import numpy as np
-
-    from graddiv.records import transfer_summary
-
-    def median(name: str) -> str:
-        return f"{float(np.nanmedian(record[name])):.4g}"
-
-    match record.kind:
-        case "concentration":
-            numbers = f"kappa {median('kappa')}, rho {median('rho')} (debiased {median('rho_debiased')})"
-            return f"concentration of {record.n} gradients, medians: {numbers}, |E g|/E|g| {median('norm_ratio')}"
-        case "loss-increase":
-            bound = f"bound {median('theorem')}, holds for {100 * record['holds'].mean():.1f} %"
-            return f"loss increase at epsilon {record.epsilon:.4g}, medians: {median('increase')}; Theorem 1's {bound}"
-        case "rotation":
-            gains = ", ".join(f"{gain:.3g}" for gain in record["increase"].mean(0))
-            angles = f"{record.angles[0]:.0f} to {record.angles[-1]:.0f} degrees"
-            return f"loss increase, {record.norm}, gradients turned by {angles}: {gains}"
-        case "transfer":
-            found = transfer_summary(record)
-            others = f"{100 * found.mean:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
-            return f"accuracy on images made for another sample model: {others}; on its own: {100 * found.own:.1f} %"
-        case "ensemble-size":
-            accuracy = 100 * record["right"].mean(0)
-            sizes = sorted({1, *(size for size in (2, 5, 10, 20, 50) if size < len(accuracy)), len(accuracy)})
-            return "accuracy of so many models: " + ", ".join(f"{accuracy[k - 1]:.1f} % of {k}" for k in sizes)
-        case kind:
-            return f"{kind} of the first {record.examples} examples"
-
-
-def _by_target(records: "list[Record]") -> "dict[str, list[Record]]":
-    found: dict[str, list[Record]] = {}
+def _by_target(records: "list[AttackRecord]") -> "dict[str, list[AttackRecord]]":
+    found: dict[str, list[AttackRecord]] = {}
     for record in records:
         found.setdefault(record.target, []).append(record)
     return found

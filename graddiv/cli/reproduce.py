@@ -13,8 +13,8 @@ from graddiv.errors import GradDivError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from graddiv.paper.stages import Stage, StageRunner
     from graddiv.report.output import Table
-    from graddiv.reproduce import Stage, StageRunner
 
 
 FITS = 6
@@ -47,7 +47,7 @@ def reproduce(
     """
     from rich.console import Console
 
-    from graddiv.paper import EFFORTS, entries_of
+    from graddiv.paper.entries import entries_of
 
     console = Console()
     if list_ or target is None:
@@ -56,16 +56,20 @@ def reproduce(
     entries = entries_of(target)
     from graddiv.distributed import join_processes
     from graddiv.experiment import duration
+    from graddiv.paper.planning import plan_report
+    from graddiv.paper.published import PaperValues
+    from graddiv.paper.stages import StageRunner, claim, stages_of
     from graddiv.performance import keep_memory
-    from graddiv.reproduce import StageRunner, claim, plan, render
+    from graddiv.report.renderers import render
     from graddiv.training.display import Display
 
     keep_memory()
     scale = scale or ("demo" if target == "demo" else "quick")
-    stages = plan(entries, scale, runs, data=data, overrides=overrides)
+    stages = stages_of(entries, scale, runs, data=data, overrides=overrides)
+    plan = plan_report(entries, scale, runs, data=data, overrides=overrides)
     directory = out or Path("reports") / f"{target}-{scale}"
     with join_processes(device) as process:
-        runner = StageRunner(EFFORTS[scale], process, str(data_root) if data_root else None)
+        runner = StageRunner(process, str(data_root) if data_root else None)
         left, missing = _estimates(runner, stages)
         if leads():
             for stage, seconds in left.items():
@@ -85,13 +89,13 @@ def reproduce(
             if leads():
                 console.print(f"[{number}/{len(stages)}] {stage.label}", highlight=False, markup=False)
             if stage.need is None:
-                with Display(stage.experiment.method, quiet=not leads()) as display:
+                with Display(stage.plan.experiment.method, quiet=not leads()) as display:
                     runner.carry_out(stage, listeners=[display])
             else:
                 with progress_bar() as progress:
                     runner.carry_out(stage, progress=progress)
     if leads():
-        page, tables = render(entries, scale, runs, directory, data=data, overrides=overrides)
+        page, tables = render(plan, directory, PaperValues)
         for made in tables:
             if len(made.columns) <= FITS:
                 _print(console, made)
@@ -132,7 +136,7 @@ def _list(console: "Console") -> None:
     from rich.table import Table
 
     from graddiv.experiment import TWO_CORES, duration
-    from graddiv.paper import targets
+    from graddiv.paper.entries import targets
     from graddiv.recipes import SCALES
 
     table = Table("target", "what", *SCALES, box=None, pad_edge=False)

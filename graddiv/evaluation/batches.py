@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 
@@ -33,10 +33,15 @@ def silent(done: float, total: float, what: str) -> None:
     """WorkListener nobody looks at."""
 
 
+R = TypeVar("R", bound=Record)
+
+
 @dataclass(frozen=True, eq=False)
-class Job:
+class Job(Generic[R]):
     """A record to be made: a finished one is a file; until then each batch is a file in a directory beside it."""
 
+    record: type[R]
+    """The kind of record that it makes."""
     label: str
     description: dict[str, Any]
     path: Path | None
@@ -88,8 +93,9 @@ class Job:
         if self.path is None:
             return
         if not self.path.exists():
-            parts = [store.read_arrays(self._part(number))[0] for number in range(len(self.slices))]
-            Record(self.description, _joined(parts)).save(self.path)
+            arrays = _joined([store.read_arrays(self._part(number))[0] for number in range(len(self.slices))])
+            self.record.made(self.description, arrays, str(self.path))
+            store.write_arrays(self.path, arrays, self.description)
         shutil.rmtree(self._part(0).parent, ignore_errors=True)
 
     def _part(self, number: int) -> Path:
@@ -97,7 +103,7 @@ class Job:
         return self.path.with_suffix(".parts") / f"{number:05d}"
 
     def _check(self, path: Path) -> None:
-        different = store.differences(self.description, Record.load(path).description)
+        different = store.differences(self.description, store.read_arrays(path)[1])
         if different:
             key, wanted, found = different[0]
             raise GradDivError(
@@ -106,7 +112,7 @@ class Job:
             )
 
 
-def run(jobs: Sequence[Job], *, process: Process = ALONE, progress: WorkListener = silent) -> list[Record]:
+def run(jobs: Sequence[Job[R]], *, process: Process = ALONE, progress: WorkListener = silent) -> list[R]:
     """The records of all jobs; what is on disk already is not computed again.
 
     Batches are dealt out to the processes in turn, over all jobs, and nobody waits for anybody before all are done.
@@ -124,7 +130,7 @@ def run(jobs: Sequence[Job], *, process: Process = ALONE, progress: WorkListener
     for which, job in enumerate(jobs):
         for number in [number for of, number in mine if of == which]:
 
-            def advance(share: float, before: float = done, job: Job = job) -> None:
+            def advance(share: float, before: float = done, job: Job[R] = job) -> None:
                 progress(before + share * job.work, total, job.label)
 
             found = job.compute(job.slices[number], advance)
@@ -144,12 +150,14 @@ def run(jobs: Sequence[Job], *, process: Process = ALONE, progress: WorkListener
             job.join()
     process.wait()
     return [
-        Record.load(job.path) if job.path is not None else Record(job.description, _joined(kept[which]))
+        job.record.load(job.path)
+        if job.path is not None
+        else job.record.made(job.description, _joined(kept[which]), job.label)
         for which, job in enumerate(jobs)
     ]
 
 
-def _await(todo: Sequence[tuple[Job, int]]) -> None:
+def _await(todo: Sequence[tuple[Job[R], int]]) -> None:
     """Wait for everybody's files, not at a barrier, which loses patience: a batch of a long attack may take hours."""
     missing, since = todo, time.monotonic()
     while left := [(job, number) for job, number in missing if not job.is_stored(number)]:

@@ -13,6 +13,7 @@ from graddiv.evaluation.prediction import models_of, predict
 from graddiv.evaluation.target import Target
 from graddiv.geometry import per_example
 from graddiv.networks import running_statistics
+from graddiv.records import BoundaryRecord
 from graddiv.seeding import fold, uniform
 
 REACH = 3.0
@@ -29,7 +30,7 @@ def boundary_job(
     grid: int = 41,
     n: int = 10,
     m: int = 20,
-) -> Job:
+) -> Job[BoundaryRecord]:
     """The class that each sample model, and last the ensemble, names at x + c_i axis_1 + c_j axis_2, cut to the box.
 
     The first axis is the perturbation of EOT-PGD, the second that of another run, with other models and another start,
@@ -60,7 +61,7 @@ def boundary_job(
         return {"regions": torch.stack(regions), "axes": axes, "images": x}
 
     work = 4.0 * n * m + grid**2 / target.batch * examples * target.n_ensemble
-    return target.job("boundary", settings, directory, measure, work=work, name=f"boundary-eps{epsilon:.6g}")
+    return target.job(BoundaryRecord, settings, directory, measure, work=work)
 
 
 def _named(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8[Tensor, "k g"]:

@@ -20,7 +20,7 @@ from graddiv.distributed import ALONE, Process
 from graddiv.evaluation.batches import WorkListener, run, silent
 from graddiv.evaluation.robustness import MODES, Cell, Mode, attack_job
 from graddiv.evaluation.target import Target
-from graddiv.records import Record, flips
+from graddiv.records import AttackRecord, flips
 
 Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
 
@@ -76,15 +76,15 @@ QUICK = Settings(
 class Evidence:
     """The records that the items are judged by."""
 
-    one_step: Sequence[Record]
-    iterative: Sequence[Record]
-    black_box: Sequence[Record]
-    unbounded: Sequence[Record]
-    radii: Sequence[Record]
-    n: Sequence[Record]
-    m: Sequence[Record]
-    restarts: Sequence[Record]
-    random: Record | None
+    one_step: Sequence[AttackRecord]
+    iterative: Sequence[AttackRecord]
+    black_box: Sequence[AttackRecord]
+    unbounded: Sequence[AttackRecord]
+    radii: Sequence[AttackRecord]
+    n: Sequence[AttackRecord]
+    m: Sequence[AttackRecord]
+    restarts: Sequence[AttackRecord]
+    random: AttackRecord | None
     """Of images on which EOT-PGD failed; None if there are too few."""
 
 
@@ -147,7 +147,7 @@ def gather(
     found = {name: [made[c] for c in dict.fromkeys(group)] for name, group in wanted.items()}
 
     failed = made[cell(PGD(m=m))]
-    survivors = np.flatnonzero(failed["correct"] & failed["correct_again"])[: settings.images]
+    survivors = np.flatnonzero(failed.correct & failed.correct_again)[: settings.images]
     random = None
     if len(survivors) >= MIN_FLIPS:
         search = cell(RandomSearch(samples=settings.samples))
@@ -199,16 +199,16 @@ class Comparison(NamedTuple):
         return self.won > self.lost and self.p < SIGNIFICANCE
 
 
-def compare(weaker: Record, stronger: Record) -> Comparison:
+def compare(weaker: AttackRecord, stronger: AttackRecord) -> Comparison:
     """Paired flips, on the second ensemble: attacks are chosen on the first."""
-    before, after = weaker["correct_again"], stronger["correct_again"]
+    before, after = weaker.correct_again, stronger.correct_again
     change = flips(before, after)
     names = (_named(weaker), _named(stronger))
     accuracies, right = (float(before.mean()), float(after.mean())), (int(before.sum()), int(after.sum()))
     return Comparison(*names, accuracies, right, change.lost, change.won, change.p)
 
 
-def one_step(single: Sequence[Record], iterative: Sequence[Record]) -> Item:
+def one_step(single: Sequence[AttackRecord], iterative: Sequence[AttackRecord]) -> Item:
     """1. One-step attacks must not do better than iterative ones: within EOT, and best against best.
 
     Within the other modes it is told, as a warning: there an iterative attack may follow one draw too far.
@@ -216,19 +216,19 @@ def one_step(single: Sequence[Record], iterative: Sequence[Record]) -> Item:
     deciding = [compare(_best(single), _best(iterative))]
     telling: list[Comparison] = []
     for record in single:
-        rival = next(r for r in iterative if r.mode == record.mode and r.attack["name"] == "PGD")
+        rival = next(r for r in iterative if r.mode == record.mode and r.attack and r.attack["name"] == "PGD")
         (deciding if record.mode == "eot" else telling).append(compare(record, rival))
     return _ordering("one-step attacks are weaker than iterative ones", deciding, telling)
 
 
-def black_box(blind: Sequence[Record], seeing: Sequence[Record]) -> Item:
+def black_box(blind: Sequence[AttackRecord], seeing: Sequence[AttackRecord]) -> Item:
     """2. A black-box attack must not do better than the best white-box one."""
     return _ordering("black-box attacks are weaker than white-box ones", [compare(_best(blind), _best(seeing))], [])
 
 
-def unbounded(record: Record) -> Item:
+def unbounded(record: AttackRecord) -> Item:
     """3. An attack that may change every pixel at will must reach 100 % success."""
-    left, examples = int(record["correct"].sum()), len(record["correct"])
+    left, examples = int(record.correct.sum()), len(record.correct)
     verdict: Outcome = "pass" if left <= 0.005 * examples else "warn" if left <= LARGE_GAIN * examples else "fail"
     if verdict == "pass" and examples < MIN_FLIPS:
         verdict = "not enough evidence"
@@ -236,19 +236,19 @@ def unbounded(record: Record) -> Item:
     return Item("an unbounded attack reaches 100 %", verdict, sentence, {"left": left, "examples": examples})
 
 
-def random_search(record: Record | None) -> Item:
+def random_search(record: AttackRecord | None) -> Item:
     """4. Where EOT-PGD fails random search must fail too; an image counts if both ensembles are fooled."""
     name = "random search finds nothing where EOT-PGD failed"
     if record is None:
         sentence = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
         return Item(name, "not enough evidence", sentence, {"images": 0})
-    found, images = int((~record["correct"] & ~record["correct_again"]).sum()), len(record["correct"])
+    found, images = int((~record.correct & ~record.correct_again).sum()), len(record.correct)
     verdict: Outcome = "pass" if found == 0 else "warn" if found <= LARGE_GAIN * images else "fail"
     sentence = f"{record.m} random points in the ball of each of {images} such images fool the network on {found}"
     return Item(name, verdict, sentence, {"found": found, "images": images, "samples": record.m})
 
 
-def distortion(records: Sequence[Record]) -> Item:
+def distortion(records: Sequence[AttackRecord]) -> Item:
     """5. A larger radius must give more success: never less from one to the next, and more from end to end."""
     ordered = sorted(records, key=lambda record: float(record.epsilon))
     steps = [compare(a, b) for a, b in pairwise(ordered)]
@@ -273,11 +273,11 @@ def distortion(records: Sequence[Record]) -> Item:
     return Item("success grows with epsilon", verdict, sentence, evidence)
 
 
-def converged(name: str, key: str, records: Sequence[Record]) -> Item:
+def converged(name: str, key: str, records: Sequence[AttackRecord]) -> Item:
     """Has the attack stopped to gain?  The longest against the one before it; if not, accuracies are upper bounds."""
-    ordered = sorted(records, key=lambda record: float(record.description[key]))
+    ordered = sorted(records, key=lambda record: float(record.value(key)))
     last = compare(ordered[-2], ordered[-1])
-    values = [record.description[key] for record in ordered]
+    values = [record.value(key) for record in ordered]
     gain = last.accuracies[0] - last.accuracies[1]
     falls = last.lost > last.won and last.p < SIGNIFICANCE
     verdict: Outcome = "pass" if not falls else "warn" if gain <= LARGE_GAIN else "fail"
@@ -306,10 +306,10 @@ def _ordering(name: str, deciding: Sequence[Comparison], telling: Sequence[Compa
     return Item(name, verdict, sentence, evidence)
 
 
-def _best(records: Iterable[Record]) -> Record:
+def _best(records: Iterable[AttackRecord]) -> AttackRecord:
     """The strongest attack, as the first ensemble sees it."""
     return min(records, key=lambda record: record.accuracy)
 
 
-def _named(record: Record) -> str:
+def _named(record: AttackRecord) -> str:
     return f"{record.label} (m {record.m}" + (f", n {record.n})" if record.mode == "eot" else ")")

@@ -22,6 +22,7 @@ from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Geometry, Linf, per_example
 from graddiv.networks import SampleModel, running_statistics
+from graddiv.records import ConcentrationRecord, GradientsRecord, LossIncreaseRecord, RotationRecord
 from graddiv.seeding import fold
 
 GRADIENTS = 100
@@ -91,7 +92,7 @@ def moments(models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[T
     return Moments(n, resultant / n, gradient / n, length / n, longest, top, usable)
 
 
-def concentration_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job:
+def concentration_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job[ConcentrationRecord]:
     """kappa^ and all that measures how much n gradients point the same way, for every example.
 
     Arrays: rho, rho_1 (in the l_1 norm), rho_debiased, mean_cosine, kappa (the paper's estimate), kappa_mle (the exact
@@ -114,10 +115,12 @@ def concentration_job(target: Target, directory: Path | None = None, *, n: int =
             "usable": found.usable,
         }
 
-    return target.job("concentration", {"n": n, "p": p}, directory, measure, work=2.0 * n)
+    return target.job(ConcentrationRecord, {"n": n, "p": p}, directory, measure, work=2.0 * n)
 
 
-def gradients_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = SHOWN) -> Job:
+def gradients_job(
+    target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = SHOWN
+) -> Job[GradientsRecord]:
     """The first examples' unit gradients, their cosines and the images: scatter plots and matrices are made of these.
 
     Arrays: gradients (k x n x p, float16), cosines (k x n x n), images.
@@ -130,7 +133,7 @@ def gradients_job(target: Target, directory: Path | None = None, *, n: int = GRA
             v = directions(torch.stack([input_gradient(f, x, y)[1] for f in models])).v
         return {"gradients": v.transpose(0, 1).to(torch.float16), "cosines": cosines(v), "images": x}
 
-    return target.job("gradients", {"n": n, "p": p}, directory, measure, work=2.0 * n)
+    return target.job(GradientsRecord, {"n": n, "p": p}, directory, measure, work=2.0 * n)
 
 
 def loss_increase_job(
@@ -142,7 +145,7 @@ def loss_increase_job(
     m: int = 20,
     fresh: int = 20,
     gradients: int = GRADIENTS,
-) -> Job:
+) -> Job[LossIncreaseRecord]:
     """Delta under EOT-PGD, on fresh models; beside it Theorem 1's bound for a step of length epsilon, in l_inf.
 
     Arrays: increase (Delta), first_order = epsilon |E g|_1, theorem = epsilon M_X rho_1 with M_X = max_i |g_i|_2, the
@@ -172,8 +175,7 @@ def loss_increase_job(
         }
 
     passes = n * m + fresh + gradients
-    name = f"loss-increase-eps{epsilon:.6g}"
-    return target.job("loss-increase", settings, directory, measure, work=2.0 * passes, name=name)
+    return target.job(LossIncreaseRecord, settings, directory, measure, work=2.0 * passes)
 
 
 def rotation_job(
@@ -184,7 +186,7 @@ def rotation_job(
     geometry: Geometry = Linf(),  # noqa: B008 -- frozen, so safely shared
     m: int = 20,
     angles: Sequence[float] = ANGLES,
-) -> Job:
+) -> Job[RotationRecord]:
     """What PGD on one sample model still achieves, on that model, when its gradients are turned by an angle.
 
     Arrays: increase (of the loss, b x angles), right (b x angles), and of the clean images loss and right_clean.
@@ -207,8 +209,7 @@ def rotation_job(
             "right_clean": view.logits(0, x).argmax(1) == y,
         }
 
-    name = f"rotation-{geometry.name.lower()}-eps{epsilon:.6g}"
-    return target.job("rotation", settings, directory, measure, work=2.0 * m * len(angles), name=name)
+    return target.job(RotationRecord, settings, directory, measure, work=2.0 * m * len(angles))
 
 
 def l2_radius(epsilon: float, p: int) -> float:
@@ -231,4 +232,4 @@ def _pixels(target: Target, n: int) -> int:
     """The dimension of a gradient, once n is enough of them."""
     if n < 2:
         raise GradDivError(f"n is {n}, expected at least 2 gradients to compare")
-    return target.data.batch(slice(0, 1))[0].numel()
+    return target.pixels

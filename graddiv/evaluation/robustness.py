@@ -18,7 +18,7 @@ from graddiv.evaluation.target import Target
 from graddiv.geometry import Linf
 from graddiv.losses import margin
 from graddiv.networks import RandomizedNetwork
-from graddiv.records import Record
+from graddiv.records import AttackRecord
 from graddiv.seeding import fold
 
 Mode = Literal["fixed", "eot1", "eot"]
@@ -146,7 +146,7 @@ def _with_iterations(attack: Attack, name: str, m: int) -> Attack:
     return attack if name == "fgsm" else replace(attack, m=m)  # type: ignore[call-arg]
 
 
-def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job:
+def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job[AttackRecord]:
     """Attack, then judge on two ensembles of fresh models, the same for all attacks of a repeat."""
     attack = cell.attack and replace(cell.attack, seed=fold(target.seed, "attack", cell.repeat))
     ensembles = [fold(target.seed, "ensemble", cell.repeat, i) for i in range(2)]
@@ -179,7 +179,7 @@ def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job
 
     path = None if directory is None else directory / cell.file_name
     work = cell.work(target)
-    return Job(description["label"], description, path, len(target.data), target.batch, work, compute)
+    return Job(AttackRecord, description["label"], description, path, len(target.data), target.batch, work, compute)
 
 
 def attack_cell(
@@ -189,7 +189,7 @@ def attack_cell(
     *,
     process: Process = ALONE,
     progress: WorkListener = silent,
-) -> Record:
+) -> AttackRecord:
     """The record of one cell."""
     return attack_all(target, [cell], directory, process=process, progress=progress)[0]
 
@@ -201,7 +201,7 @@ def attack_all(
     *,
     process: Process = ALONE,
     progress: WorkListener = silent,
-) -> list[Record]:
+) -> list[AttackRecord]:
     """Every cell's record; `progress` hears of the work done, all the work there is, and the row being made."""
     return run([attack_job(target, cell, directory) for cell in wanted], process=process, progress=progress)
 
@@ -218,7 +218,7 @@ def sweep(
     directory: Path | None = None,
     process: Process = ALONE,
     progress: WorkListener = silent,
-) -> list[Record]:
+) -> list[AttackRecord]:
     """EOT-[Attack] at each value of n, m, epsilon or restarts, everything else equal; `records.curve` reads it off."""
     if over not in SWEPT:
         raise unknown("setting", over, SWEPT)
@@ -234,7 +234,7 @@ def sweep(
             models, radius = int(value) if over == "n" else n, float(value) if over == "epsilon" else epsilon
             wanted.append(Cell(each, "eot" if target.random else "fixed", models, radius, repeat))
     made = attack_all(target, wanted, directory, process=process, progress=progress)
-    return [record for record in made if record.attack]
+    return [record for record in made if not record.is_clean]
 
 
 def evaluate(
@@ -253,7 +253,7 @@ def evaluate(
     batch: int = 100,
     directory: Path | None = None,
     progress: WorkListener = silent,
-) -> list[Record]:
+) -> list[AttackRecord]:
     """The records of a network in memory, on tensors x and y or on the batches of a DataLoader.
 
     records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3)

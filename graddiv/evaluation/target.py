@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -18,6 +18,9 @@ from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.prediction import N_ENSEMBLE
 from graddiv.networks import Dirac, RandomizedNetwork
 from graddiv.performance import channels_last
+from graddiv.records import MeasurementRecord
+
+M = TypeVar("M", bound=MeasurementRecord)
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +121,11 @@ class Target:
         device = self.F.device
         return channels_last(x.to(device)), y.to(device), self.data.ids[rows].to(device)
 
+    @property
+    def pixels(self) -> int:
+        """The dimension of an image."""
+        return self.data.batch(slice(0, 1))[0].numel()
+
     def first(self, count: int) -> "Target":
         """The same on the first examples alone."""
         return self.take(slice(0, count))
@@ -128,14 +136,13 @@ class Target:
 
     def job(
         self,
-        kind: str,
+        record: type[M],
         settings: Mapping[str, Any],
         directory: Path | None,
         measure: "Measure",
         *,
         work: float,
-        name: str | None = None,
-    ) -> Job:
+    ) -> Job[M]:
         """Something measured on every example, as a record of that kind; `work` is that of a batch."""
 
         def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
@@ -143,9 +150,9 @@ class Target:
             found = {"ids": ids, "labels": y, **measure(x, y, ids, advance)}
             return {key: _single(value).cpu().contiguous().numpy() for key, value in found.items()}
 
-        description = {"kind": kind, **settings, **self.describe()}
-        path = None if directory is None else directory / f"{name or kind}.record"
-        return Job(kind, description, path, len(self.data), self.batch, work, compute)
+        description = {"kind": record.kind, **settings, **self.describe()}
+        path = None if directory is None else directory / record.file_name(settings)
+        return Job(record, record.kind, description, path, len(self.data), self.batch, work, compute)
 
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]

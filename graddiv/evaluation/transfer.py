@@ -11,6 +11,7 @@ from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.target import Target
 from graddiv.networks import running_statistics
+from graddiv.records import TransferRecord
 from graddiv.seeding import fold
 
 MODELS = 50
@@ -24,7 +25,7 @@ def transfer_job(
     epsilon: float,
     k: int = MODELS,
     m: int = 20,
-) -> Job:
+) -> Job[TransferRecord]:
     """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i; `records.transfer` sums it up.
 
     Each source is attacked once, and each target bound once for the images of all sources: k attacks, 2k draws and
@@ -52,4 +53,4 @@ def transfer_job(
 
     work = 2.0 * k * m + k * k
     share = 2.0 * k * m / work
-    return target.job("transfer", settings, directory, measure, work=work, name=f"transfer-eps{epsilon:.6g}")
+    return target.job(TransferRecord, settings, directory, measure, work=work)

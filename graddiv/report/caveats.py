@@ -1,12 +1,12 @@
 """What the numbers of a page do not show."""
 
 from graddiv import records
+from graddiv.report.comparison import Comparison
 from graddiv.report.grids import Grid
-from graddiv.report.study import Study
 from graddiv.report.texts import percent
 
 
-def caveats(study: Study, default: Grid | None) -> list[tuple[str, str]]:
+def caveats(comparison: Comparison, default: Grid | None) -> list[tuple[str, str]]:
     """Each in a few words and in a sentence with the numbers that matter to it."""
     found = [
         (
@@ -15,11 +15,11 @@ def caveats(study: Study, default: Grid | None) -> list[tuple[str, str]]:
         ),
         (
             "Scale.",
-            f"Ours were obtained at scale {study.scale}. The paper's values, where they stand beside ours, come from "
-            "its full training and test sets: compare the pattern, not the digits.",
+            f"Ours were obtained at scale {comparison.scale}. The paper's values, where they stand beside ours, come "
+            "from its full training and test sets: compare the pattern, not the digits.",
         ),
     ]
-    attacked = [r for of_run in default.records.values() for r in of_run if r.label != "clean"] if default else []
+    attacked = [r for run in default.comparison.runs for r in run.attacks if not r.is_clean] if default else []
     if attacked:
         examples, repeats = attacked[0].examples, len({r.repeat for r in attacked})
         low, high = records.wilson(examples / 2, examples)
@@ -37,7 +37,7 @@ def caveats(study: Study, default: Grid | None) -> list[tuple[str, str]]:
                 else "One only, so the spread over draws of sample models is not known.",
             ),
         ]
-    seeds = ", ".join(str(seed) for seed in sorted({run.experiment["seed"] for run in study.runs}))
+    seeds = ", ".join(str(seed) for seed in sorted({run.experiment.seed for run in comparison.runs}))
     return [
         *found,
         (

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from graddiv.projections import plane, project
-from graddiv.records import Record
+from graddiv.records import AttackRecord, GradientsRecord
+from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.grids import Grid
-from graddiv.report.study import RunFiles, Study
+from graddiv.report.projections import plane, project
 from graddiv.report.texts import bound, data_uri
 
 MODES = ("fixed", "eot1", "eot")
@@ -20,16 +20,16 @@ MARKUP = 400
 
 
 def close_ups(
-    study: Study, compared: Sequence[RunFiles], grids: Sequence[Grid], default: Grid, room: int
+    comparison: Comparison, compared: Sequence[ReportRun], grids: Sequence[Grid], default: Grid, room: int
 ) -> list[dict[str, Any]]:
     """As many of the first examples as there is room for: their gradients and their adversarial versions."""
     clean = next((found[0] for run in compared if (found := default.of(run, "clean"))), None)
-    if clean is None or "images" not in clean.arrays or clean["images"].shape[1] not in (1, 3):
+    if clean is None or clean.images.ndim != 4 or clean.images.shape[1] not in (1, 3):
         return []
     # of several n at one epsilon the largest: a gallery for each would fill the page
     widest = {grid.epsilon: grid for grid in grids} | {default.epsilon: default}
     examples: list[dict[str, Any]] = []
-    for place, ident in enumerate(clean["ids"][: len(clean["images"])].tolist()):
+    for place, ident in enumerate(clean.ids[: len(clean.images)].tolist()):
         galleries = [_gallery(grid, compared, ident) for grid in widest.values()]
         shots = [shot for gallery in galleries for run in gallery["runs"] for row in run for shot in row["shots"]]
         room -= sum(len(shot["image"]) + MARKUP for shot in shots if shot)
@@ -38,21 +38,21 @@ def close_ups(
         examples.append(
             {
                 "id": ident,
-                "label": int(clean["labels"][place]),
-                "image": png(clean["images"][place]),
-                "scatter": scatter(study, compared, ident),
+                "label": int(clean.labels[place]),
+                "image": png(clean.images[place]),
+                "scatter": scatter(comparison, compared, ident),
                 "galleries": galleries,
             }
         )
     return examples
 
 
-def _gallery(grid: Grid, compared: Sequence[RunFiles], ident: int) -> dict[str, Any]:
+def _gallery(grid: Grid, compared: Sequence[ReportRun], ident: int) -> dict[str, Any]:
     """For each run a row for each attack, in it a picture for each mode."""
     of_runs = []
     for run in compared:
-        found: dict[tuple[str, str], Record] = {}
-        for record in grid.records[run.path]:
+        found: dict[tuple[str, str], AttackRecord] = {}
+        for record in grid.records(run.path):
             name = record.attack["name"] if record.attack else "clean"
             found.setdefault((name, record.mode), record)  # of several repeats the first
         names = dict.fromkeys(name for name, _ in found)
@@ -62,21 +62,21 @@ def _gallery(grid: Grid, compared: Sequence[RunFiles], ident: int) -> dict[str, 
     return {"epsilon": grid.epsilon, "text": bound(grid.epsilon), "n": grid.n, "runs": of_runs}
 
 
-def _shot(record: Record | None, ident: int) -> dict[str, Any] | None:
+def _shot(record: AttackRecord | None, ident: int) -> dict[str, Any] | None:
     """An image and what the ensemble and its models said of it."""
-    if record is None or ident not in record["ids"][: len(record["images"])]:
+    if record is None or ident not in record.ids[: len(record.images)]:
         return None
-    place = record["ids"].tolist().index(ident)
+    place = record.ids.tolist().index(ident)
     return {
-        "image": png(record["images"][place]),
+        "image": png(record.images[place]),
         "label": record.label,
-        "right": bool(record["correct"][place]),
-        "models": int(record["right"][place].sum()),
-        "of": record["right"].shape[1],
+        "right": bool(record.correct[place]),
+        "models": int(record.right[place].sum()),
+        "of": record.right.shape[1],
     }
 
 
-def scatter(study: Study, compared: Sequence[RunFiles], ident: int) -> list[dict[str, Any]]:
+def scatter(comparison: Comparison, compared: Sequence[ReportRun], ident: int) -> list[dict[str, Any]]:
     """Unit gradients of both runs, seen in the plane of their two means."""
     kept = [v for run in compared if (v := _gradients(run, ident)) is not None]
     if len(kept) != len(compared):
@@ -85,7 +85,7 @@ def scatter(study: Study, compared: Sequence[RunFiles], ident: int) -> list[dict
     basis = plane(means[0], means[-1])
     return [
         {
-            "run": study.runs.index(run),
+            "run": [other.path for other in comparison.runs].index(run.path),
             "title": run.title,
             "points": project(v, basis).round(3).tolist(),
             "mean": project(mean, basis).round(3).tolist(),
@@ -96,13 +96,13 @@ def scatter(study: Study, compared: Sequence[RunFiles], ident: int) -> list[dict
     ]
 
 
-def _gradients(run: RunFiles, ident: int) -> Float[np.ndarray, "n p"] | None:
+def _gradients(run: ReportRun, ident: int) -> Float[np.ndarray, "n p"] | None:
     """Of the sample models at one example, if they were kept."""
-    for record in run.measured("gradients"):
-        if ident in record["ids"]:
-            gradients: np.ndarray = record["gradients"][record["ids"] == ident][0].astype(np.float64)
-            return gradients
-    return None
+    record = run.measured(GradientsRecord)
+    if record is None or ident not in record.ids:
+        return None
+    gradients: np.ndarray = record.gradients[record.ids == ident][0].astype(np.float64)
+    return gradients
 
 
 def png(pixels: Float[np.ndarray, "c h w"]) -> str:

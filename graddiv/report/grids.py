@@ -1,12 +1,10 @@
-"""What a page can choose from: the records at each epsilon and n, and which runs stand side by side."""
+"""What the reader of a page can choose among: the tables of attacks, and which runs stand side by side."""
 
-import math
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from graddiv.records import Record
-from graddiv.report.study import RunFiles, Study, at_epsilon
+from graddiv.records import AttackRecord
+from graddiv.report.comparison import Comparison, ReportRun
 
 
 class Grid(NamedTuple):
@@ -15,43 +13,34 @@ class Grid(NamedTuple):
     epsilon: float
     n: int
     """0 where no EOT was run."""
-    records: dict[Path, list[Record]]
-    """Of each run, clean images among them."""
+    comparison: Comparison
 
-    def labels(self, *runs: RunFiles) -> list[str]:
+    def labels(self, *runs: ReportRun) -> list[str]:
         """Attacks that were run on all these runs: Totals over different attacks do not compare."""
-        found = dict.fromkeys(r.label for of_run in self.records.values() for r in of_run if r.label != "clean")
+        found = dict.fromkeys(r.label for run in self.comparison.runs for r in run.attacks if not r.is_clean)
         return [label for label in found if all(self.of(run, label) for run in runs)]
 
-    def of(self, run: RunFiles, label: str) -> list[Record]:
+    def of(self, run: ReportRun, label: str) -> list[AttackRecord]:
         """The records of one row, a record for each repeat."""
-        return [record for record in self.records[run.path] if record.label == label]
+        return [record for record in self.records(run.path) if record.label == label]
+
+    def records(self, path: Path) -> tuple[AttackRecord, ...]:
+        """Those of a run, clean images among them."""
+        return next((run.attacks for run in self.comparison.runs if run.path == path), ())
 
 
-def all_grids(study: Study) -> list[Grid]:
-    """One for each epsilon and n of which there are records on the examples of most."""
-    found = []
-    for epsilon in study.epsilons:
-        ns = sorted({r.n for run in study.runs for r in run.attacks(epsilon=epsilon, mode="eot")})
-        for n in ns or [None]:
-            of_runs = at_epsilon(study, epsilon, n)
-            attacked = [r for records in of_runs for r in records if r.label != "clean"]
-            if any(r.mode == "eot" or n is None for r in attacked):
-                paths = (run.path for run in study.runs)
-                found.append(Grid(epsilon, n or 0, dict(zip(paths, of_runs, strict=True))))
-    return found
+def grid_of(comparison: Comparison) -> Grid:
+    """The grid that a table of attacks shows."""
+    attacked = [r for run in comparison.runs for r in run.attacks if not r.is_clean]
+    return Grid(attacked[0].epsilon, max((r.n for r in attacked if r.mode == "eot"), default=0), comparison)
 
 
-def default_grid(study: Study, grids: Sequence[Grid]) -> Grid | None:
-    """At the epsilon of training if it was attacked there, with the most attacks: settled before results are seen."""
+def find_pairs(comparison: Comparison) -> list[tuple[ReportRun, ReportRun]]:
+    """Each run with GradDiv beside the run of the same method, data and seed without it."""
 
-    def rank(grid: Grid) -> tuple[bool, int, int, float]:
-        return math.isclose(grid.epsilon, study.epsilon), sum(map(len, grid.records.values())), grid.n, -grid.epsilon
+    def base(run: ReportRun) -> ReportRun | None:
+        wanted = (run.method.partition("+")[0], run.data, run.experiment.seed)
+        return next((r for r in comparison.runs if (r.method, r.data, r.experiment.seed) == wanted), None)
 
-    return max(grids, key=rank, default=None)
-
-
-def find_pairs(study: Study) -> list[tuple[RunFiles, RunFiles]]:
-    """Each run with GradDiv beside the run of the same method without it."""
-    bases = [(study.run(run.method.partition("+")[0]), run) for run in study.runs if "+graddiv" in run.method]
-    return [(base, run) for base, run in bases if base is not None and base.data == run.data]
+    found = [(base(run), run) for run in comparison.runs if "+graddiv" in run.method]
+    return [(plain, run) for plain, run in found if plain is not None]

@@ -4,6 +4,7 @@ All that a control can choose is in the page as HTML; scripts only show, hide an
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,9 @@ import numpy as np
 from graddiv import __version__, store
 from graddiv.report.caveats import caveats
 from graddiv.report.closeups import close_ups
-from graddiv.report.grids import Grid, all_grids, default_grid, find_pairs
+from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.grids import Grid, find_pairs
 from graddiv.report.output import Figure, Table, image
-from graddiv.report.study import RunFiles, Study
 from graddiv.report.style import BLACK, looks
 from graddiv.report.tables import attack_table
 from graddiv.report.texts import bound, count, data_uri, duration, legible, percent, prose, sentence
@@ -32,37 +33,50 @@ LONG = 60
 """Rows from which the numbers of a figure are left to its CSV."""
 WIDE = 480
 """Pixels from which a figure has a row to itself."""
-EXPLORED = "attacks-eps"
-"""So begin the names of tables that are on the page anyway, one for each epsilon and n."""
 
 
-def write(study: Study, out: Path, tables: Sequence[Table] = (), drawings: Sequence[Figure] = ()) -> Path:
+@dataclass(frozen=True)
+class Contents:
+    """What a page shows."""
+
+    comparison: Comparison
+    """All runs with all records that the report is made of."""
+    grids: Sequence[Grid]
+    """The tables of attacks that a reader chooses among."""
+    headline: Grid | None
+    """The one by which runs are compared in words; the first to be shown."""
+    tables: Sequence[Table] = ()
+    """The other tables."""
+    figures: Sequence[Figure] = ()
+
+
+def write(contents: Contents, out: Path) -> Path:
     """Write report.html into a directory."""
     store.make_directory(out)
     path = out / "report.html"
-    store.write(path, render(study, tables, drawings).encode())
+    store.write(path, render(contents).encode())
     return path
 
 
-def render(study: Study, tables: Sequence[Table] = (), drawings: Sequence[Figure] = ()) -> str:
+def render(contents: Contents) -> str:
     """The page as text; equal records give equal bytes."""
-    grids, pairs = all_grids(study), find_pairs(study)
-    default = default_grid(study, grids)
-    compared = pairs[0] if pairs else study.runs[:2]
-    figures = [_figure(drawing) for drawing in drawings]
+    comparison, grids, default = contents.comparison, contents.grids, contents.headline
+    pairs = find_pairs(comparison)
+    compared = pairs[0] if pairs else comparison.runs[:2]
+    figures = [_figure(figure) for figure in contents.figures]
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in figures)
     content = {
         "verdicts": [verdict(*pair, default) for pair in pairs] if default else [],
-        "choices": [_choice(study, grid) for grid in grids],
-        "tables": [_shown(table) for table in tables if not table.name.startswith(EXPLORED)],
-        "examples": close_ups(study, compared, grids, default, room) if default else [],
+        "choices": [_choice(comparison, grid) for grid in grids],
+        "tables": [_shown(table) for table in contents.tables],
+        "examples": close_ups(comparison, compared, grids, default, room) if default else [],
         "figures": figures,
-        "checklist": _checklist(study),
-        "recipes": [_recipe(run) for run in study.runs],
+        "checklist": _checklist(comparison),
+        "recipes": [_recipe(run) for run in comparison.runs],
         "differing": [_differing(*pair) for pair in pairs],
-        "judging": _judging(study),
-        "costs": [_cost(run) for run in study.runs],
-        "caveats": caveats(study, default),
+        "judging": _judging(comparison),
+        "costs": [_cost(run) for run in comparison.runs],
+        "caveats": caveats(comparison, default),
     }
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -70,14 +84,14 @@ def render(study: Study, tables: Sequence[Table] = (), drawings: Sequence[Figure
     environment.filters |= {f.__name__: f for f in (prose, sentence, legible, count, duration)}
     return environment.from_string((files("graddiv.report") / "page.html.jinja").read_text()).render(
         **content,
-        study=study,
+        comparison=comparison,
         compared=compared,
         default=default,
         epsilons=[(epsilon, bound(epsilon)) for epsilon in sorted({grid.epsilon for grid in grids})],
         ns=[(n, str(n)) for n in sorted({grid.n for grid in grids})],
-        colours=[_colours(look.colour) for look in looks([run.method for run in study.runs])],
-        square=["+graddiv" in run.method for run in study.runs],
-        noun="digit" if "mnist" in study.data else "image",
+        colours=[_colours(look.colour) for look in looks([run.method for run in comparison.runs])],
+        square=["+graddiv" in run.method for run in comparison.runs],
+        noun="digit" if "mnist" in comparison.data else "image",
         version=__version__,
     )
 
@@ -103,9 +117,11 @@ def _shown(table: Table) -> dict[str, Any]:
     }
 
 
-def _choice(study: Study, grid: Grid) -> dict[str, Any]:
+def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
     """The table of one grid, and behind each of our numbers the counts and the interval."""
-    table = attack_table(study, grid.epsilon, grid.n or None)
+    table = attack_table(grid.comparison)
+    runs = grid.comparison.runs
+    place_on_page = [[other.path for other in comparison.runs].index(run.path) for run in runs]
     ours = [column for column in range(1, len(table.columns)) if column not in table.published]
     tips: dict[tuple[int, int], str] = {}
     marks: dict[int, list[dict[str, Any]]] = {row: [] for row in range(len(table.rows))}
@@ -113,15 +129,15 @@ def _choice(study: Study, grid: Grid) -> dict[str, Any]:
         place, row = divmod(i, len(table.rows))
         found = dict(zip(table.number_columns, numbers, strict=True))
         if found["mean"] != "":
-            tips[row, ours[place]] = _tip(study.runs[place], grid, found)
+            tips[row, ours[place]] = _tip(runs[place], grid, found)
             bounds = {name: 100 * float(str(found[name])) for name in ("mean", "low", "high")}
-            marks[row].append({"run": place, **bounds})
+            marks[row].append({"run": place_on_page[place], **bounds})
     return {**_shown(table), "epsilon": grid.epsilon, "n": grid.n, "tips": tips, "marks": marks}
 
 
-def _tip(run: RunFiles, grid: Grid, found: Mapping[str, Any]) -> str:
+def _tip(run: ReportRun, grid: Grid, found: Mapping[str, Any]) -> str:
     """What, how many, how sure: a line each."""
-    examples = grid.records[run.path][-1].examples
+    examples = grid.records(run.path)[-1].examples
     right = found["mean"] * examples
     texts = [
         f"{run.title}, {found['attack']}",
@@ -151,43 +167,41 @@ def _figure(drawing: Figure) -> dict[str, Any]:
     }
 
 
-def _checklist(study: Study) -> list[dict[str, Any]]:
+def _checklist(comparison: Comparison) -> list[dict[str, Any]]:
     """Items with what each run's checklist says of them."""
-    of_runs = [(run, {item["name"]: item for item in run.checklist or []}) for run in study.runs]
+    of_runs = [(run, {item["name"]: item for item in run.checklist}) for run in comparison.runs]
     names = dict.fromkeys(name for _, items in of_runs for name in items)
     return [{"name": name, "runs": [(run.title, items.get(name)) for run, items in of_runs if items]} for name in names]
 
 
-def _recipe(run: RunFiles) -> dict[str, Any]:
-    log = store.read_log(run.path / "metrics.jsonl")
-    start = next((line for line in log if line["event"] == "start"), {})
-    recipe = run.path / "recipe.toml"
+def _recipe(run: ReportRun) -> dict[str, Any]:
+    start = next((line for line in run.log if line["event"] == "start"), {})
     return {
         "title": run.title,
         "method": run.method,
-        "seed": run.experiment["seed"],
-        "toml": recipe.read_text() if recipe.exists() else None,
+        "seed": run.experiment.seed,
+        "toml": run.experiment.to_toml(),
         "versions": start.get("versions", {}),
-        "parameters": next((str(r.parameters) for r in run.attacks() if "parameters" in r.description), None),
+        "parameters": next((r.parameters for r in run.attacks), None),
     }
 
 
-def _differing(baseline: RunFiles, graddiv: RunFiles) -> dict[str, Any]:
+def _differing(baseline: ReportRun, graddiv: ReportRun) -> dict[str, Any]:
     """What the recipes of a pair do not share."""
-    found = store.differences(baseline.experiment, graddiv.experiment)
+    found = store.differences(baseline.experiment.dump(), graddiv.experiment.dump())
     return {"titles": (baseline.title, graddiv.title), "keys": [d for d in found if d[0] != "method"]}
 
 
-def _judging(study: Study) -> list[tuple[str, str]]:
+def _judging(comparison: Comparison) -> list[tuple[str, str]]:
     """How the records were made: what is needed to make them again."""
-    found = [record for run in study.runs for record in run.attacks()]
+    found = [record for run in comparison.runs for record in run.attacks]
     if not found:
         return []
 
     def values(name: str) -> str:
-        return ", ".join(str(value) for value in sorted({r.description[name] for r in found}))
+        return ", ".join(str(value) for value in sorted({r.value(name) for r in found}))
 
-    data = {f"{r.data['name']}, {r.data['split']} split, sha256 {r.data['sha256'][:12]}" for r in found}
+    data = {f"{r.data.name}, {r.data.split} split, sha256 {r.data.sha256[:12]}" for r in found}
     return [
         ("Data", "; ".join(sorted(data))),
         ("Examples", values("examples")),
@@ -197,13 +211,13 @@ def _judging(study: Study) -> list[tuple[str, str]]:
     ]
 
 
-def _cost(run: RunFiles) -> dict[str, Any]:
+def _cost(run: ReportRun) -> dict[str, Any]:
     """Passes and draws by attack, and how fast it trained."""
     speeds = [epoch["images_per_second"] for epoch in run.epochs if "images_per_second" in epoch]
-    examples = run.experiment["data"].get("examples")
+    examples = run.experiment.data.examples
     rows: dict[str, list[int]] = {}
-    for record in run.attacks():
-        spent = [int(record[f"cost_{name}"].sum()) for name in ("forwards", "backwards", "draws")]
+    for record in run.attacks:
+        spent = [int(c.sum()) for c in (record.cost_forwards, record.cost_backwards, record.cost_draws)]
         rows[record.label] = [a + b for a, b in zip(rows.get(record.label, [0, 0, 0]), spent, strict=True)]
     return {
         "title": run.title,

@@ -3,15 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from graddiv import records
-from graddiv.records import Flips
+from graddiv.records import ConcentrationRecord, DataIdentity, Flips
+from graddiv.report.comparison import ReportRun
 from graddiv.report.grids import Grid
-from graddiv.report.study import RunFiles
 from graddiv.report.texts import bound, p_value, percent, signed
 
 SIGNIFICANT = 0.05
@@ -62,7 +62,7 @@ class Paired(NamedTuple):
         return p < SIGNIFICANT and (won > lost) == (self.points > 0)
 
 
-def verdict(baseline: RunFiles, graddiv: RunFiles, grid: Grid) -> Verdict:
+def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
     """In words that follow from the numbers, whichever way they fall."""
     labels = grid.labels(baseline, graddiv)
     robust = _paired(grid, baseline, graddiv, labels)
@@ -85,7 +85,7 @@ def verdict(baseline: RunFiles, graddiv: RunFiles, grid: Grid) -> Verdict:
     return Verdict(graddiv.title, headline(rhos, robust), sentences, changes)
 
 
-def _paired(grid: Grid, baseline: RunFiles, graddiv: RunFiles, labels: Sequence[str]) -> Paired | None:
+def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:
     """The cross-fitted Total over these attacks of the examples that both runs were judged on."""
     first, second = _held(grid, baseline, labels), _held(grid, graddiv, labels)
     if first is None or second is None or first.data != second.data:
@@ -97,19 +97,19 @@ def _paired(grid: Grid, baseline: RunFiles, graddiv: RunFiles, labels: Sequence[
 class Held(NamedTuple):
     """Examples, and the share of repeats in which each stood up to some attacks."""
 
-    data: dict[str, Any]
+    data: DataIdentity
     ids: Int64[np.ndarray, " b"]
     shares: Float[np.ndarray, " b"]
 
 
-def _held(grid: Grid, run: RunFiles, labels: Sequence[str]) -> Held | None:
+def _held(grid: Grid, run: ReportRun, labels: Sequence[str]) -> Held | None:
     """Over repeats in which all of them were run."""
     by_repeat = records.by_value([r for label in labels for r in grid.of(run, label)], "repeat")
     whole = [group for group in by_repeat.values() if len(group) == len(labels)]
     if not whole:
         return None
-    verdicts = [records.cross_fitted_total(group) if len(group) > 1 else group[0]["correct"] for group in whole]
-    return Held(whole[0][0].data, whole[0][0]["ids"], np.mean(verdicts, axis=0))
+    verdicts = [records.cross_fitted_total(group) if len(group) > 1 else group[0].correct for group in whole]
+    return Held(whole[0][0].data, whole[0][0].ids, np.mean(verdicts, axis=0))
 
 
 def _accuracy_change(name: str, paired: Paired) -> Change:
@@ -127,14 +127,16 @@ def _weighed(paired: Paired) -> str:
     counts = f"GradDiv wins {won} and loses {lost} of them"
     if paired.clear:
         return f"{counts}: more than chance explains (sign test, {p_value(p)})."
-    return f"{counts}: chance alone can do this (sign test, {p_value(p)}), so this study does not tell the two apart."
+    return (
+        f"{counts}: chance alone can do this (sign test, {p_value(p)}), so this comparison does not tell the two apart."
+    )
 
 
-def _rho(run: RunFiles) -> float | None:
+def _rho(run: ReportRun) -> float | None:
     """sqrt(max(0, mean cosine)): the concentration without the bias of a finite n; the training log's if need be."""
-    measured = run.measured("concentration")
-    if measured:
-        cosine = float(measured[0]["mean_cosine"][measured[0]["usable"]].mean())
+    measured = run.measured(ConcentrationRecord)
+    if measured is not None:
+        cosine = float(measured.mean_cosine[measured.usable].mean())
     elif run.epochs and "R_mean" in run.epochs[-1]:
         cosine = run.epochs[-1]["R_mean"]
     else:
@@ -142,13 +144,12 @@ def _rho(run: RunFiles) -> float | None:
     return math.sqrt(max(0.0, cosine))
 
 
-def _rho_change(baseline: RunFiles, graddiv: RunFiles, before: float, after: float) -> Change:
-    measured = [run.measured("concentration") for run in (baseline, graddiv)]
-    if all(measured):
-        first, second = (found[0] for found in measured)
-        _, a, b = np.intersect1d(first["ids"], second["ids"], return_indices=True)
-        usable: Bool[np.ndarray, " b"] = first["usable"][a] & second["usable"][b]
-        without, having = first["mean_cosine"][a][usable], second["mean_cosine"][b][usable]
+def _rho_change(baseline: ReportRun, graddiv: ReportRun, before: float, after: float) -> Change:
+    first, second = (run.measured(ConcentrationRecord) for run in (baseline, graddiv))
+    if first is not None and second is not None:
+        _, a, b = np.intersect1d(first.ids, second.ids, return_indices=True)
+        usable: Bool[np.ndarray, " b"] = first.usable[a] & second.usable[b]
+        without, having = first.mean_cosine[a][usable], second.mean_cosine[b][usable]
         lower, _, p = records.flips(having < without, without < having)
         sure = f"lower on {lower} of {len(without)} examples; {p_value(p)}"
     else:

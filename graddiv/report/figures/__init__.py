@@ -1,4 +1,4 @@
-"""The paper's figures from our records, one function each: `FIGURES[name](study)`."""
+"""The paper's figures from our records, one function each: `FIGURES[name](comparison)`."""
 
 from graddiv.report.figures import accuracy, directions, matrices, training
 from graddiv.report.figures.common import FIGURES

@@ -8,9 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from graddiv import published
 from graddiv.records import Summary
 from graddiv.report import style
+from graddiv.report.comparison import Comparison, Curves, ReportRun, curves
 from graddiv.report.figures.common import (
     draws,
     handle,
@@ -25,17 +25,18 @@ from graddiv.report.figures.common import (
 )
 from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
 from graddiv.report.output import Figure
-from graddiv.report.study import RunFiles, Study, Sweep, sweep
-from graddiv.report.tables import papers_origin
 
 COLUMNS = ("method", "lam", "whose", "x", "accuracy", "low", "high")
 PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 0.9, "markerfacecolor": "white", "markersize": 3}
 """The paper's curves: dashed, with hollow markers."""
 
+PAPERS_N = (1, 5, 10, 20)
+"""Numbers of sample models for which the paper has values of EOT-PGD."""
+
 Points = Sequence[tuple[Any, Summary]]
 
 
-def plot_accuracy(axes: Axes, run: RunFiles, look: style.Look, points: Points) -> list[tuple[object, ...]]:
+def plot_accuracy(axes: Axes, run: ReportRun, look: style.Look, points: Points) -> list[tuple[object, ...]]:
     """A curve of ours with its band of 95 % intervals from the choice of test examples; the points drawn."""
     rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
     x, accuracy, low, high = zip(*rows, strict=True)
@@ -45,7 +46,7 @@ def plot_accuracy(axes: Axes, run: RunFiles, look: style.Look, points: Points) -
 
 
 def plot_papers(
-    axes: Axes, run: RunFiles, look: style.Look, points: Sequence[tuple[Any, float]]
+    axes: Axes, run: ReportRun, look: style.Look, points: Sequence[tuple[Any, float]]
 ) -> list[tuple[object, ...]]:
     """A curve of the paper's; the points drawn."""
     if points:
@@ -54,14 +55,14 @@ def plot_papers(
     return [(run.method, "", "paper", x, accuracy, "", "") for x, accuracy in points]
 
 
-def _legend(swept: Sweep, run_looks: Sequence[style.Look], papers: bool) -> list[Line2D]:
-    runs = [run for run, _ in swept.curves]
+def _legend(swept: Curves, run_looks: Sequence[style.Look], papers: bool) -> list[Line2D]:
+    runs = [run for run, _ in swept.of_runs]
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
     theirs = handle(style.Look(style.GREY, "o", style.DASHED), "the paper's values", **PAPER)
     return [*handles, *([theirs] if papers else [])]
 
 
-def _setting(swept: Sweep) -> str:
+def _setting(swept: Curves) -> str:
     """The settings that all points share."""
     letters = {"epsilon": "ε", "n": "n", "m": "m"}
     parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
@@ -69,66 +70,64 @@ def _setting(swept: Sweep) -> str:
 
 
 @draws("accuracy-epsilon")
-def accuracy_epsilon(study: Study) -> Figure:
+def accuracy_epsilon(comparison: Comparison) -> Figure:
     """Accuracy under EOT-PGD against epsilon, ours and the paper's."""
-    swept = sweep(study, "epsilon")
+    swept = curves(comparison, "epsilon")
     if swept is None:
         raise missing(
             "accuracy-epsilon", "records of EOT-PGD for some epsilons", "sweep RUN --over epsilon --values 0.1,0.2,0.3"
         )
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.35, 3.3)
-    run_looks = looks([run for run, _ in swept.curves])
+    run_looks = looks([run for run, _ in swept.of_runs])
     rows, papers = [], []
-    for (run, points), look in zip(swept.curves, run_looks, strict=True):
-        theirs = published.curve(study.data, run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
+    for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
+        theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
         papers += plot_papers(axes, run, look, theirs)
         rows += plot_accuracy(axes, run, look, from_clean(run, points))
     _percent(axes, style.EPSILON)
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
     bands = "Bands: 95 % intervals from the choice of test examples."
-    theirs_too = f" Dashed: the paper's values, at its own scale.{papers_origin(study.data)}" if papers else ""
+    theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.published.origin()}" if papers else ""
     return Figure(
         name="accuracy-epsilon",
         title="Accuracy under EOT-PGD against the perturbation bound",
         figure=figure,
         columns=COLUMNS,
         rows=(*rows, *papers),
-        caption=f"{_compared(swept, 'ε')} {bands}{theirs_too} {scale(study, _setting(swept))}",
+        caption=f"{_compared(swept, 'ε')} {bands}{theirs_too} {scale(comparison, _setting(swept))}",
     )
 
 
 @draws("n-sensitivity")
-def n_sensitivity(study: Study) -> Figure:
+def n_sensitivity(comparison: Comparison) -> Figure:
     """Accuracy under EOT-PGD against the number n of sample models per step."""
-    swept = sweep(study, "n")
-    if swept is None or not any(len(points) > 1 and run.random for run, points in swept.curves):
+    swept = curves(comparison, "n")
+    if swept is None or not any(len(points) > 1 and run.random for run, points in swept.of_runs):
         raise missing("n-sensitivity", "records of EOT-PGD for several n", "sweep RUN --over n --values 1,5,10,20")
-    return _sensitivity(study, "n-sensitivity", swept, "n", "sample models per step of EOT-PGD, n", clean=False)
+    return _sensitivity(comparison, "n-sensitivity", swept, "n", "sample models per step of EOT-PGD, n", clean=False)
 
 
 @draws("m-sensitivity")
-def m_sensitivity(study: Study) -> Figure:
+def m_sensitivity(comparison: Comparison) -> Figure:
     """Accuracy under EOT-PGD against its iterations m."""
-    swept = sweep(study, "m")
-    if swept is None or not any(len(points) > 1 for _, points in swept.curves):
+    swept = curves(comparison, "m")
+    if swept is None or not any(len(points) > 1 for _, points in swept.of_runs):
         raise missing("m-sensitivity", "records of EOT-PGD for several m", "sweep RUN --over m --values 5,20,50")
-    return _sensitivity(study, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m", clean=True)
+    return _sensitivity(comparison, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m", clean=True)
 
 
-def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, clean: bool) -> Figure:
-    curves = [(run, points) for run, points in swept.curves if run.random or vary != "n"]
-    swept = Sweep(swept.fixed, tuple(curves))
+def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, label: str, clean: bool) -> Figure:
+    of_runs = [(run, points) for run, points in swept.of_runs if run.random or vary != "n"]
+    swept = Curves(swept.fixed, tuple(of_runs))
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.2, 2.9)
-    run_looks = looks([run for run, _ in curves])
+    run_looks = looks([run for run, _ in of_runs])
     rows, papers = [], []
-    for (run, points), look in zip(curves, run_looks, strict=True):
+    for (run, points), look in zip(of_runs, run_looks, strict=True):
         rows += plot_accuracy(axes, run, look, from_clean(run, points, 0) if clean else points)
         if vary == "n":
-            theirs = [
-                (n, value.mean)
-                for n in sorted({cell.n for cell in published.supplement() if cell.n})
-                if (value := published.value(study.data, run.method, "EOT-PGD", swept.fixed["epsilon"], n)) is not None
-            ]
+            at = swept.fixed["epsilon"]
+            found = [(n, comparison.published.value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
+            theirs = [(n, value.mean) for n, value in found if value is not None]
             papers += plot_papers(axes, run, look, theirs)
     _percent(axes, label)
     if vary == "n":
@@ -138,24 +137,24 @@ def _sensitivity(study: Study, name: str, swept: Sweep, vary: str, label: str, c
         axes.minorticks_off()
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
     zero = " m = 0: without an attack." if clean else ""
-    theirs_too = f" Dashed: the paper's values.{papers_origin(study.data)}" if papers else ""
+    theirs_too = f" Dashed: the paper's values.{comparison.published.origin()}" if papers else ""
     return Figure(
         name=name,
         title=f"Accuracy under EOT-PGD against {'n' if vary == 'n' else 'its iterations'}",
         figure=figure,
         columns=COLUMNS,
         rows=(*rows, *papers),
-        caption=f"{_compared(swept, vary)}{zero}{theirs_too} {scale(study, _setting(swept))}",
+        caption=f"{_compared(swept, vary)}{zero}{theirs_too} {scale(comparison, _setting(swept))}",
     )
 
 
 @draws("lambda-sensitivity")
-def lambda_sensitivity(study: Study) -> Figure:
+def lambda_sensitivity(comparison: Comparison) -> Figure:
     """Accuracy and concentration against lambda, over runs that differ in it."""
-    compared = pair(study)
-    base = (compared[1] if compared else study.runs[-1]).method.split("+")[0]
-    runs = sorted((run for run in study.runs if run.method.split("+")[0] == base), key=lambda run: run.lam)
-    swept = sweep(Study(tuple(runs), study.scale), "epsilon")
+    compared = pair(comparison)
+    base = (compared[1] if compared else comparison.runs[-1]).method.split("+")[0]
+    runs = sorted((run for run in comparison.runs if run.method.split("+")[0] == base), key=lambda run: run.lam)
+    swept = curves(comparison.of(runs), "epsilon")
     if len({run.lam for run in runs}) < 2 or swept is None:
         raise missing(
             "lambda-sensitivity",
@@ -163,7 +162,7 @@ def lambda_sensitivity(study: Study) -> Figure:
             "sweep RUN RUN --over lam",
         )
     figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.8)
-    by_lam = [(run, dict(from_clean(run, points))) for run, points in swept.curves]
+    by_lam = [(run, dict(from_clean(run, points))) for run, points in swept.of_runs]
     epsilons = _spread(sorted({epsilon for _, points in by_lam for epsilon in points}), 5)
     colours = matplotlib.colormaps["cividis"](np.linspace(0, 0.75, len(epsilons)))
     rows: list[tuple[object, ...]] = []
@@ -193,24 +192,24 @@ def lambda_sensitivity(study: Study) -> Figure:
         caption=(
             f"From λ = {lowest[0]:g} to λ = {highest[0]:g} the debiased MRL goes from {lowest[1]:.2f} to "
             f"{highest[1]:.2f}; accuracy under EOT-PGD at ε = {last:.4g} is {listed(accuracies)}. "
-            f"{scale(study, _setting(swept))}"
+            f"{scale(comparison, _setting(swept))}"
         ),
     )
 
 
 @draws("regularizers")
-def regularizers(study: Study) -> Figure:
+def regularizers(comparison: Comparison) -> Figure:
     """The five regularizers: concentration during training, and accuracy under EOT-PGD against epsilon."""
-    variants = [run for run in study.runs if "+graddiv-" in run.method]
+    variants = [run for run in comparison.runs if "+graddiv-" in run.method]
     if not variants:
         raise missing(
             "regularizers",
             "runs of the variants such as adv-bnn+graddiv-dpp",
-            f"train {study.data}/adv-bnn+graddiv-dpp",
+            f"train {comparison.data}/adv-bnn+graddiv-dpp",
         )
     base = variants[0].method.split("+")[0]
-    runs = [run for run in study.runs if run.method == base or run in variants]
-    swept = sweep(Study(tuple(runs), study.scale), "epsilon")
+    runs = [run for run in comparison.runs if run.method == base or run in variants]
+    swept = curves(comparison.of(runs), "epsilon")
     if swept is None:
         raise missing(
             "regularizers", "records of EOT-PGD for some epsilons", "sweep RUN --over epsilon --values 0.1,0.2,0.3"
@@ -221,7 +220,7 @@ def regularizers(study: Study) -> Figure:
     for ax, measure in zip(axes, MEASURES, strict=False):
         rows += [(*row[:3], *row[3:], "", "") for row in plot_measure(ax, runs, run_looks, measure)]
     of_run = dict(zip([run.path for run in runs], run_looks, strict=True))
-    for run, points in swept.curves:
+    for run, points in swept.of_runs:
         drawn = plot_accuracy(axes[-1], run, of_run[run.path], from_clean(run, points))
         rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
     _percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
@@ -234,13 +233,13 @@ def regularizers(study: Study) -> Figure:
         columns=("method", "lam", "measure", "x", "value", "low", "high"),
         rows=tuple(rows),
         caption=(
-            f"{ended(Study((), study.scale), runs, ('R_mean',))} {_compared(swept, 'ε')} "
-            f"{scale(study, _setting(swept))}"
+            f"{ended(comparison.of(()), runs, ('R_mean',))} {_compared(swept, 'ε')} "
+            f"{scale(comparison, _setting(swept))}"
         ),
     )
 
 
-def from_clean(run: RunFiles, points: Points, at: float | int = 0.0) -> Points:
+def from_clean(run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
     """The curve from the accuracy without an attack on, where that was measured."""
     return [(at, run.clean), *points] if run.clean is not None else points
 
@@ -254,12 +253,14 @@ def _spread(values: list[float], most: int) -> list[float]:
     return [values[i] for i in sorted({round(i) for i in np.linspace(0, len(values) - 1, most)})]
 
 
-def _compared(swept: Sweep, vary: str) -> str:
+def _compared(swept: Curves, vary: str) -> str:
     """The accuracies at the last value that all runs have, from the lowest to the highest."""
-    runs = [run for run, _ in swept.curves]
-    shared = set.intersection(*({x for x, _ in points} for _, points in swept.curves))
+    runs = [run for run, _ in swept.of_runs]
+    shared = set.intersection(*({x for x, _ in points} for _, points in swept.of_runs))
     if not shared:
         return "No value was run for all methods."
     x = max(shared)
-    found = sorted((dict(points)[x].mean, title) for (_, points), title in zip(swept.curves, titles(runs), strict=True))
+    found = sorted(
+        (dict(points)[x].mean, title) for (_, points), title in zip(swept.of_runs, titles(runs), strict=True)
+    )
     return f"At {vary} = {x:.4g}: {listed([f'{title} {100 * mean:.1f} %' for mean, title in found])}."

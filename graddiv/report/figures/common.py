@@ -9,12 +9,11 @@ from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
 from graddiv.errors import GradDivError
-from graddiv.records import Record
 from graddiv.report import style
+from graddiv.report.comparison import Comparison, Measurement, ReportRun
 from graddiv.report.output import Figure
-from graddiv.report.study import RunFiles, Study
 
-Draw = Callable[[Study], Figure]
+Draw = Callable[[Comparison], Figure]
 
 FIGURES: dict[str, Draw] = {}
 """Every figure of the paper by name."""
@@ -25,9 +24,9 @@ def draws(name: str) -> Callable[[Draw], Draw]:
 
     def register(draw: Draw) -> Draw:
         @wraps(draw)
-        def styled(study: Study) -> Figure:
+        def styled(comparison: Comparison) -> Figure:
             with style.style():
-                drawing = draw(study)
+                drawing = draw(comparison)
                 # laid out once: each saving would move things by a hair, and equal figures would differ
                 drawing.figure.draw_without_rendering()
                 drawing.figure.set_layout_engine("none")
@@ -51,25 +50,20 @@ def panels(rows: int, columns: int, width: float, height: float, **options: Any)
     return figure, list(grid.flat)
 
 
-def with_record(study: Study, kind: str, **wanted: Any) -> list[tuple[RunFiles, Record, style.Look]]:
-    """The runs that have a record of this kind, with it and how they are drawn.
-
-    Of records at several epsilons, those at the largest that all the runs share.
-    """
-    found = [(run, run.measured(kind, **wanted), look) for run, look in zip(study.runs, looks(study.runs), strict=True)]
-    found = [entry for entry in found if entry[1]]
-    epsilons = [{float(record.description.get("epsilon", 0)) for record in records} for _, records, _ in found]
-    largest = max(set.intersection(*epsilons), default=None) if epsilons else None
-    chosen = [[r for r in records if r.description.get("epsilon", 0) == largest] or records for _, records, _ in found]
-    return [(run, records[-1], look) for (run, _, look), records in zip(found, chosen, strict=True)]
+def with_record(
+    comparison: Comparison, kind: type[Measurement], **wanted: Any
+) -> list[tuple[ReportRun, Measurement, style.Look]]:
+    """The runs that have a measurement of this kind, with it and how they are drawn."""
+    of_run = dict(zip([run.path for run in comparison.runs], looks(comparison.runs), strict=True))
+    return [(run, record, of_run[run.path]) for run, record in comparison.with_measurement(kind, **wanted)]
 
 
-def looks(runs: Sequence[RunFiles]) -> list[style.Look]:
+def looks(runs: Sequence[ReportRun]) -> list[style.Look]:
     """How runs are drawn."""
     return style.looks([run.method for run in runs])
 
 
-def titles(runs: Sequence[RunFiles]) -> list[str]:
+def titles(runs: Sequence[ReportRun]) -> list[str]:
     """Names of runs, with lambda where two are of one method."""
     names = [run.title for run in runs]
     return [f"{run.title}, λ = {run.lam:g}" if names.count(run.title) > 1 else run.title for run in runs]
@@ -104,15 +98,15 @@ def number(value: float) -> str:
     return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def pair(study: Study) -> tuple[RunFiles, RunFiles] | None:
+def pair(comparison: Comparison) -> tuple[ReportRun, ReportRun] | None:
     """A run without GradDiv and one with it, of the same method otherwise: what captions compare."""
-    for plain in study.runs:
-        for regularized in study.runs:
+    for plain in comparison.runs:
+        for regularized in comparison.runs:
             if plain.lam == 0 < regularized.lam and regularized.method.split("+")[0] == plain.method.split("+")[0]:
                 return plain, regularized
     return None
 
 
-def scale(study: Study, *settings: str) -> str:
+def scale(comparison: Comparison, *settings: str) -> str:
     """The sentence that ends each caption: at which scale and settings ours were obtained."""
-    return f"Ours: {', '.join([f'recipe scale {study.scale}', study.data, *settings])}."
+    return f"Ours: {', '.join([f'recipe scale {comparison.scale}', comparison.data, *settings])}."

@@ -11,9 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 
-from graddiv import projections
-from graddiv.records import Record
-from graddiv.report import style
+from graddiv.records import ConcentrationRecord, GradientsRecord, LossIncreaseRecord, RotationRecord
+from graddiv.report import projections, style
+from graddiv.report.comparison import Comparison, Measurement, ReportRun
 from graddiv.report.figures.common import (
     change,
     draws,
@@ -29,22 +29,21 @@ from graddiv.report.figures.common import (
     with_record,
 )
 from graddiv.report.output import Figure
-from graddiv.report.study import RunFiles, Study
 
 SETTINGS = {"epsilon": "ε", "n": "n", "m": "m"}
 NORMS: dict[str, tuple[str, style.Dash]] = {"Linf": ("ℓ∞", style.SOLID), "L2": ("ℓ2", style.DASHED)}
 
-Sampled = list[tuple[RunFiles, style.Look, Float[np.ndarray, "n p"]]]
+Sampled = list[tuple[ReportRun, style.Look, Float[np.ndarray, "n p"]]]
 
 
-def _sampled(study: Study, name: str) -> Sampled:
+def _sampled(comparison: Comparison, name: str) -> Sampled:
     """The unit gradients at the first test example of one or two runs: without and with GradDiv, or else the first."""
-    found = with_record(study, "gradients")
+    found = with_record(comparison, GradientsRecord)
     if not found:
         raise missing(name, "unit gradients at the first test example", "measure RUN --what gradients")
-    compared = pair(Study(tuple(run for run, *_ in found), study.scale))
+    compared = pair(comparison.of([run for run, *_ in found]))
     chosen = [entry for entry in found if entry[0] in compared] if compared else found[:2]
-    return [(run, look, record["gradients"][0].astype(np.float64)) for run, record, look in chosen]
+    return [(run, look, record.gradients[0].astype(np.float64)) for run, record, look in chosen]
 
 
 def _mrl(v: Float[np.ndarray, "n p"]) -> float:
@@ -56,7 +55,7 @@ def _debiased(v: Float[np.ndarray, "n p"]) -> float:
     return float(np.sqrt(max(0.0, (len(v) * _mrl(v) ** 2 - 1) / (len(v) - 1))))
 
 
-def _scatter_caption(study: Study, sampled: Sampled) -> str:
+def _scatter_caption(comparison: Comparison, sampled: Sampled) -> str:
     lengths = [_mrl(v) for *_, v in sampled]
     debiased = listed([f"{_debiased(v):.3g}" for *_, v in sampled])
     names = titles([run for run, *_ in sampled])
@@ -69,14 +68,14 @@ def _scatter_caption(study: Study, sampled: Sampled) -> str:
     n = len(sampled[0][2])
     return (
         f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}. "
-        f"{scale(study, f'{n} gradients at the first test example')}"
+        f"{scale(comparison, f'{n} gradients at the first test example')}"
     )
 
 
 @draws("sphere")
-def sphere(study: Study) -> Figure:
+def sphere(comparison: Comparison) -> Figure:
     """Unit gradients in the space of the two mean gradients and the direction in which they spread most."""
-    sampled = _sampled(study, "sphere")
+    sampled = _sampled(comparison, "sphere")
     basis = projections.space(*(v for *_, v in sampled))
     figure = Canvas(figsize=(style.ONE_COLUMN, 3.6))
     axes = cast(Axes3D, figure.add_subplot(projection="3d"))
@@ -100,7 +99,7 @@ def sphere(study: Study) -> Figure:
         rows=tuple(rows),
         caption=(
             "Dots: unit gradients; lines: their mean, in the space of the means and of the direction, orthogonal to "
-            f"them, in which gradients spread most. {_scatter_caption(study, sampled)}"
+            f"them, in which gradients spread most. {_scatter_caption(comparison, sampled)}"
         ),
     )
 
@@ -122,9 +121,9 @@ def _mrl_handles(sampled: Sampled) -> list[Line2D]:
 
 
 @draws("scatter")
-def scatter(study: Study) -> Figure:
+def scatter(comparison: Comparison) -> Figure:
     """Unit gradients on the plane of the two mean gradients, inside the unit circle."""
-    sampled = _sampled(study, "scatter")
+    sampled = _sampled(comparison, "scatter")
     means = [v.mean(0) for *_, v in sampled]
     basis = projections.plane(*means) if len(means) == 2 else projections.space(sampled[0][2])[:2]
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN, 3.9)
@@ -147,7 +146,7 @@ def scatter(study: Study) -> Figure:
         figure=figure,
         columns=("method", "what", "x", "y"),
         rows=tuple(rows),
-        caption=f"Dots: unit gradients; lines: their means. {_scatter_caption(study, sampled)}",
+        caption=f"Dots: unit gradients; lines: their means. {_scatter_caption(comparison, sampled)}",
     )
 
 
@@ -163,20 +162,22 @@ def _density(values: Float[np.ndarray, " b"], grid: Float[np.ndarray, " g"]) -> 
 
 
 def _densities(
-    study: Study,
+    comparison: Comparison,
     name: str,
-    kind: str,
-    values_of: Callable[[Record], np.ndarray],
+    kind: type[Measurement],
+    values_of: Callable[[Measurement], np.ndarray],
     label: str,
     title: str,
     said: str,
     *settings: str,
 ) -> Figure:
-    found = [(run, values_of(record).astype(np.float64), look) for run, record, look in with_record(study, kind)]
+    found = [(run, values_of(record).astype(np.float64), look) for run, record, look in with_record(comparison, kind)]
     found = [(run, values[np.isfinite(values)], look) for run, values, look in found]
     found = [entry for entry in found if len(entry[1])]
     if not found:
-        raise missing(name, f"the {kind} of test examples", f"measure RUN --what {kind.removeprefix('loss-')}")
+        raise missing(
+            name, f"the {kind.kind} of test examples", f"measure RUN --what {kind.kind.removeprefix('loss-')}"
+        )
     every = np.concatenate([values for _, values, _ in found])
     low, high = every.min(), max(np.quantile(values, 0.99) for _, values, _ in found)
     room = 0.08 * (high - low) or 1.0
@@ -196,7 +197,7 @@ def _densities(
         rows.append((run.method, "median", median, top))
     axes.set(xlabel=label, ylabel="density over test examples", ylim=(0, None), xlim=(grid[0], grid[-1]))
     legend_below(figure, [handle(look, f"{shown}: median {number(median)}") for shown, median, look in medians], 1)
-    compared = pair(Study(tuple(run for run, *_ in found), study.scale))
+    compared = pair(comparison.of([run for run, *_ in found]))
     if compared:
         before, after = (next(float(np.median(v)) for run, v, _ in found if run is which) for which in compared)
         sentence = f"From {compared[0].title} to {compared[1].title} the median {said} {change(before, after)}"
@@ -209,51 +210,51 @@ def _densities(
         figure=figure,
         columns=("method", "what", "x", "density"),
         rows=tuple(rows),
-        caption=f"{sentence} {scale(study, f'{min(len(v) for _, v, _ in found)} test examples', *settings)}",
+        caption=f"{sentence} {scale(comparison, f'{min(len(v) for _, v, _ in found)} test examples', *settings)}",
     )
 
 
 @draws("kappa")
-def kappa(study: Study) -> Figure:
+def kappa(comparison: Comparison) -> Figure:
     """Density of the estimated concentration over test examples."""
     return _densities(
-        study,
+        comparison,
         "kappa",
-        "concentration",
-        lambda record: record["kappa"][record["usable"]],
-        f"estimated concentration κ̂ of {listed(_gradients(study))} gradients" if _gradients(study) else "",
+        ConcentrationRecord,
+        lambda record: record.kappa[record.usable],
+        f"estimated concentration κ̂ of {listed(_gradients(comparison))} gradients" if _gradients(comparison) else "",
         "Concentration of gradients over the test examples",
         "κ̂",
     )
 
 
-def _gradients(study: Study) -> list[str]:
-    return sorted({str(record.n) for _, record, _ in with_record(study, "concentration")})
+def _gradients(comparison: Comparison) -> list[str]:
+    return sorted({str(record.n) for _, record, _ in with_record(comparison, ConcentrationRecord)})
 
 
 @draws("loss-increase")
-def loss_increase(study: Study) -> Figure:
+def loss_increase(comparison: Comparison) -> Figure:
     """Density of what EOT-PGD adds to the loss, over test examples."""
-    records = [record for _, record, _ in with_record(study, "loss-increase")]
+    records = [record for _, record, _ in with_record(comparison, LossIncreaseRecord)]
     drawing = _densities(
-        study,
+        comparison,
         "loss-increase",
-        "loss-increase",
-        lambda record: record["increase"],
+        LossIncreaseRecord,
+        lambda record: record.increase,
         "increase of the loss under EOT-PGD (nats)",
         "Loss increase under EOT-PGD",
         "loss increase",
-        *(f"{letter} = {record.description[key]:.4g}" for record in records[:1] for key, letter in SETTINGS.items()),
+        *(f"{letter} = {record.value(key):.4g}" for record in records[:1] for key, letter in SETTINGS.items()),
     )
-    holds = [f"{100 * float(record['holds'].mean()):.0f} %" for record in records]
+    holds = [f"{100 * float(record.holds.mean()):.0f} %" for record in records]
     bound = f"Theorem 1's bound on its first-order part holds for {listed(holds)} of the examples."
     return replace(drawing, caption=f"{drawing.caption} {bound}")
 
 
 @draws("rotation")
-def rotation(study: Study) -> Figure:
+def rotation(comparison: Comparison) -> Figure:
     """What PGD gains when each gradient is turned by an angle before it is used."""
-    found = [(norm, *entry) for norm in NORMS for entry in with_record(study, "rotation", norm=norm)]
+    found = [(norm, *entry) for norm in NORMS for entry in with_record(comparison, RotationRecord, norm=norm)]
     if not found:
         raise missing("rotation", "rotation curves", "measure RUN --what rotation")
     figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.7)
@@ -261,7 +262,7 @@ def rotation(study: Study) -> Figure:
     said, handles = [], []
     for norm, run, record, look in found:
         angles = np.array(record.angles, dtype=float)
-        increase, accuracy = record["increase"].astype(float).mean(0), 100 * record["right"].mean(0)
+        increase, accuracy = record.increase.astype(float).mean(0), 100 * record.right.mean(0)
         relative = increase / increase[0] if increase[0] else increase
         symbol, dash = NORMS[norm]
         drawn: dict[str, Any] = {"linestyle": dash, "markerfacecolor": "white" if norm == "L2" else look.colour}
@@ -293,6 +294,6 @@ def rotation(study: Study) -> Figure:
         rows=tuple(rows),
         caption=(
             f"As each gradient is turned from 0° to 90°: {'; '.join(said)}. "
-            f"{scale(study, f'{found[0][2].examples} test examples', f'm = {found[0][2].m}')}"
+            f"{scale(comparison, f'{found[0][2].examples} test examples', f'm = {found[0][2].m}')}"
         ),
     )

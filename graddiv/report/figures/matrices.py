@@ -11,8 +11,9 @@ from matplotlib.lines import Line2D
 from matplotlib.patheffects import withStroke
 from matplotlib.ticker import MaxNLocator
 
-from graddiv.records import Record, transfer_summary
+from graddiv.records import BoundaryRecord, GradientsRecord, TransferRecord
 from graddiv.report import style
+from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures.common import (
     change,
     draws,
@@ -26,7 +27,6 @@ from graddiv.report.figures.common import (
     with_record,
 )
 from graddiv.report.output import Figure
-from graddiv.report.study import RunFiles, Study
 
 CLASSES = (
     "#88CCEE", "#CC6677", "#DDCC77", "#117733", "#332288", "#AA4499", "#44AA99", "#999933", "#882255", "#DDDDDD",
@@ -38,7 +38,7 @@ OUTLINE = withStroke(linewidth=2, foreground="black")
 
 
 def _side_by_side(
-    runs: Sequence[RunFiles],
+    runs: Sequence[ReportRun],
     matrices: Sequence[Float[np.ndarray, "k k"]],
     notes: Sequence[str],
     axis_labels: tuple[str, str],
@@ -66,12 +66,12 @@ def _side_by_side(
 
 
 @draws("transfer")
-def transfer_matrices(study: Study) -> Figure:
+def transfer_matrices(comparison: Comparison) -> Figure:
     """Accuracy of each sample model on the adversarial images of each other one."""
-    found = with_record(study, "transfer")
+    found = with_record(comparison, TransferRecord)
     if not found:
         raise missing("transfer", "transfer matrices between sample models", "transfer RUN")
-    runs, results = [run for run, *_ in found], [transfer_summary(record) for _, record, _ in found]
+    runs, results = [run for run, *_ in found], [record.accuracies for _, record, _ in found]
     notes = [f"others: mean {100 * r.mean:.1f} ({100 * r.low:.0f}–{100 * r.high:.0f})" for r in results]
     figure, rows = _side_by_side(
         runs,
@@ -86,6 +86,7 @@ def transfer_matrices(study: Study) -> Figure:
         for title, r in zip(titles(runs), results, strict=True)
     ]
     record = found[0][1]
+    settings = (f"PGD, ε = {record.epsilon:.4g}", f"m = {record.m}", f"{record.examples} test examples")
     return Figure(
         name="transfer",
         title="Transfer of attacks between sample models",
@@ -94,24 +95,24 @@ def transfer_matrices(study: Study) -> Figure:
         rows=tuple(rows),
         caption=(
             f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less. "
-            f"{scale(study, f'PGD, ε = {record.epsilon:.4g}', f'm = {record.m}', f'{record.examples} test examples')}"
+            f"{scale(comparison, *settings)}"
         ),
     )
 
 
 @draws("cosines")
-def cosines(study: Study) -> Figure:
+def cosines(comparison: Comparison) -> Figure:
     """Cosines between the gradients of sample models at the first test example."""
-    found = with_record(study, "gradients")
+    found = with_record(comparison, GradientsRecord)
     if not found:
         raise missing("cosines", "cosines between gradients at the first test example", "measure RUN --what gradients")
     runs = [run for run, *_ in found]
-    matrices = [np.round(record["cosines"][0].astype(float), 4) for _, record, _ in found]
+    matrices = [np.round(record.cosines[0].astype(float), 4) for _, record, _ in found]
     means = [float(matrix[~np.eye(len(matrix), dtype=bool)].mean()) for matrix in matrices]
     figure, rows = _side_by_side(
         runs, matrices, [f"mean {mean:.3f}" for mean in means], ("sample model", "sample model"), "cosine of gradients"
     )
-    compared = pair(Study(tuple(runs), study.scale))
+    compared = pair(comparison.of(runs))
     if compared:
         before, after = (means[runs.index(run)] for run in compared)
         said = f"From {compared[0].title} to {compared[1].title} the mean cosine {change(before, after)}."
@@ -124,24 +125,25 @@ def cosines(study: Study) -> Figure:
         columns=("method", "lam", "i", "j", "cosine"),
         rows=tuple(rows),
         caption=(
-            f"{said} Darker is more diverse. {scale(study, f'{len(matrices[0])} gradients at the first test example')}"
+            f"{said} Darker is more diverse. "
+            f"{scale(comparison, f'{len(matrices[0])} gradients at the first test example')}"
         ),
     )
 
 
 @draws("boundary")
-def boundary(study: Study) -> Figure:
+def boundary(comparison: Comparison) -> Figure:
     """Decision regions of sample models around the first test example."""
-    found = with_record(study, "boundary")
+    found = with_record(comparison, BoundaryRecord)
     if not found:
         raise missing("boundary", "decision regions of sample models", "measure RUN --what boundary")
     models = min(record.models for _, record, _ in found)
     figure, axes = panels(len(found), models + 1, style.TWO_COLUMNS, 1.22 * len(found) + 0.6, sharex=True, sharey=True)
-    classes = sorted({int(c) for _, record, _ in found for c in np.unique(record["regions"][0])})
+    classes = sorted({int(c) for _, record, _ in found for c in np.unique(record.regions[0])})
     rows: list[tuple[object, ...]] = []
     names, shares = titles([run for run, *_ in found]), []
     for number, (run, record, _) in enumerate(found):
-        regions, c, reach = record["regions"][0], np.array(record.coordinates), _reach(record)
+        regions, c, reach = record.regions[0], np.array(record.coordinates), _reach(record)
         for column, which in enumerate([*range(models), -1]):
             ax = axes[number * (models + 1) + column]
             _regions(ax, regions[which], c, reach)
@@ -170,16 +172,16 @@ def boundary(study: Study) -> Figure:
         rows=tuple(rows),
         caption=(
             "The plane of two EOT-PGD perturbations (arrows; the second without its part along the first) of the first "
-            f"test example, class {int(found[0][1]['labels'][0])}, and the outline of the ℓ∞ ball of radius "
+            f"test example, class {int(found[0][1].labels[0])}, and the outline of the ℓ∞ ball of radius "
             f"ε = {found[0][1].epsilon:.4g}. Share of points in the ball, and of all points shown, at which two sample "
-            f"models name different classes: {'; '.join(shares)}. {scale(study)}"
+            f"models name different classes: {'; '.join(shares)}. {scale(comparison)}"
         ),
     )
 
 
-def _reach(record: Record) -> Float[np.ndarray, "g g"]:
+def _reach(record: BoundaryRecord) -> Float[np.ndarray, "g g"]:
     """The linf length of c_i axis_1 + c_j axis_2, over epsilon."""
-    first, second = record["axes"][0].reshape(2, -1).astype(float)
+    first, second = record.axes[0].reshape(2, -1).astype(float)
     c = np.array(record.coordinates)
     lengths = [[np.abs(a * first + b * second).max() for b in c] for a in c]
     return np.array(lengths) / float(record.epsilon)

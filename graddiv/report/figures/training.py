@@ -6,6 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from graddiv.report import style
+from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures.common import (
     change,
     draws,
@@ -20,7 +21,6 @@ from graddiv.report.figures.common import (
     titles,
 )
 from graddiv.report.output import Figure
-from graddiv.report.study import RunFiles, Study
 
 MEASURES = {
     "R_kappa": r"$R_\kappa$ (estimated κ over p)",
@@ -33,19 +33,19 @@ MEASURES = {
 
 
 @draws("training-concentration")
-def training_concentration(study: Study) -> Figure:
+def training_concentration(comparison: Comparison) -> Figure:
     """R_kappa, R_mean and R_DPP after each epoch."""
-    return _training(study, "training-concentration", ("R_kappa", "R_mean", "R_dpp"))
+    return _training(comparison, "training-concentration", ("R_kappa", "R_mean", "R_dpp"))
 
 
 @draws("training-concentration-more")
-def training_concentration_more(study: Study) -> Figure:
+def training_concentration_more(comparison: Comparison) -> Figure:
     """R_max and R_smoothmax after each epoch."""
-    return _training(study, "training-concentration-more", ("R_max", "R_smoothmax"))
+    return _training(comparison, "training-concentration-more", ("R_max", "R_smoothmax"))
 
 
 def plot_measure(
-    axes: Axes, runs: Sequence[RunFiles], run_looks: Sequence[style.Look], measure: str
+    axes: Axes, runs: Sequence[ReportRun], run_looks: Sequence[style.Look], measure: str
 ) -> list[tuple[object, ...]]:
     """One measure of all runs against the epoch; the points drawn."""
     rows: list[tuple[object, ...]] = []
@@ -67,28 +67,39 @@ def plot_measure(
     return rows
 
 
-TURNS = {"end of warm-up": style.DOTTED, "end of ramp-up": style.DASHED, "learning rate decays": (0, (6, 2, 1, 2))}
+TURNS: dict[str, style.Dash] = {
+    "end of warm-up": style.DOTTED,
+    "end of ramp-up": style.DASHED,
+    "learning rate decays": (0, (6, 2, 1, 2)),
+    "second stage": style.SOLID,
+}
 
 
-def turns(runs: Sequence[RunFiles]) -> list[tuple[int, style.Dash, str]]:
+def turns(runs: Sequence[ReportRun]) -> list[tuple[float, style.Dash, str]]:
     """Epochs at which training changes, with dash and name: as the run with GradDiv has them, or else the first."""
     run = next((run for run in runs if run.lam > 0), runs[0])
-    settings = run.experiment.get("graddiv")
-    found = [(epoch, "learning rate decays") for epoch in run.experiment["training"]["decays"]]
-    if settings and run.lam > 0:
-        warm = settings["warmup"]
-        found = [(warm, "end of warm-up"), (warm + settings["rampup"], "end of ramp-up"), *found]
-    return [(epoch, TURNS[name], name) for epoch, name in found]
+    found: list[tuple[float, str]] = []
+    begins = 0.0
+    for stage in run.experiment.schedule:
+        if begins:
+            found.append((begins, "second stage"))
+        found += [(begins + epoch, "learning rate decays") for epoch in stage.decays]
+        if (g := stage.graddiv) is not None and g.lam > 0:
+            ends = begins + (g.warmup + g.rampup if g.rampup_from == "warmup" else g.rampup)
+            warm = [(begins + g.warmup, "end of warm-up")] if g.warmup else []
+            found += [*warm, (ends, "end of ramp-up")]
+        begins += stage.epochs
+    return [(epoch, TURNS[name], name) for epoch, name in sorted(found)]
 
 
-def turn_handles(runs: Sequence[RunFiles]) -> list[Line2D]:
+def turn_handles(runs: Sequence[ReportRun]) -> list[Line2D]:
     """Their lines in the legend."""
     grey = {name: style.Look(style.GREY, "", dash) for _, dash, name in turns(runs)}
     return [handle(look, name, linewidth=0.9) for name, look in grey.items()]
 
 
-def _training(study: Study, name: str, measures: Sequence[str]) -> Figure:
-    runs = [run for run in study.runs if run.random and any(measures[0] in line for line in run.epochs)]
+def _training(comparison: Comparison, name: str, measures: Sequence[str]) -> Figure:
+    runs = [run for run in comparison.runs if run.random and any(measures[0] in line for line in run.epochs)]
     if not runs:
         raise missing(name, "the log of training with its measures of concentration", "train RECIPE")
     figure, axes = panels(1, len(measures), style.TWO_COLUMNS, 2.5)
@@ -103,14 +114,14 @@ def _training(study: Study, name: str, measures: Sequence[str]) -> Figure:
         figure=figure,
         columns=("method", "lam", "measure", "epoch", "value"),
         rows=tuple(rows),
-        caption=f"{ended(study, runs, measures)} Lower is more diverse. {scale(study)}",
+        caption=f"{ended(comparison, runs, measures)} Lower is more diverse. {scale(comparison)}",
     )
 
 
-def ended(study: Study, runs: Sequence[RunFiles], measures: Sequence[str]) -> str:
+def ended(comparison: Comparison, runs: Sequence[ReportRun], measures: Sequence[str]) -> str:
     """What training came to, measure by measure."""
     last = {run.path: {m: line[m] for line in run.epochs for m in measures if m in line} for run in runs}
-    compared = pair(study)
+    compared = pair(comparison)
     if compared and all(run.path in last for run in compared):
         plain, regularized = compared
         parts = [f"{m} {change(last[plain.path][m], last[regularized.path][m])}" for m in measures]

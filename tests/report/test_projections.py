@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from graddiv.projections import plane, project, space
+from graddiv.report.projections import plane, project, space
 
 
 def unit(rng: np.random.Generator, n: int, p: int, towards: np.ndarray) -> np.ndarray:

@@ -1,0 +1,45 @@
+"""`graddiv report`: draw tables, figures and page from records on disk."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graddiv.cli.common import number
+from graddiv.errors import GradDivError
+
+
+def report(
+    paths: Annotated[
+        list[Path], typer.Argument(help="The directory of a report with its plan.json, or one or more trained runs.")
+    ],
+    out: Annotated[Path | None, typer.Option(help="Where tables, figures and page go; for runs: reports/NAME.")] = None,
+    epsilon: Annotated[str, typer.Option(help="For runs: the radius of the table that compares them in words.")] = "",
+    n: Annotated[int | None, typer.Option(help="For runs: EOT with so many sample models.")] = None,
+    m: Annotated[int | None, typer.Option(help="For runs: attacks of so many iterations.")] = None,
+    restarts: Annotated[int | None, typer.Option(help="For runs: attacks with so many restarts.")] = None,
+    examples: Annotated[int | None, typer.Option(help="For runs: records of so many examples.")] = None,
+) -> None:
+    """Draw a report again from exactly the records that its plan names, or make one of runs.
+
+    A report that 'graddiv reproduce' made holds a plan.json: every table and figure is drawn from the records named
+    there, whatever else lies beside them.  For runs without a plan all records are taken; where one attack was run
+    with several settings, the command lists them and asks for one with --n, --m, --restarts or --examples.
+    """
+    from graddiv.paper.published import PaperValues
+    from graddiv.report.choose import Choices, plan_for
+    from graddiv.report.plan import PLAN, Plan
+    from graddiv.report.renderers import render
+
+    if len(paths) == 1 and (paths[0] / PLAN).exists():
+        plan, directory = Plan.load(paths[0]), out or paths[0]
+    else:
+        for path in paths:
+            if not path.is_dir():
+                raise GradDivError(f"there is no directory {path}: expected a report or a trained run")
+        choices = Choices(number(epsilon) if epsilon else None, n, m, restarts, examples)
+        plan = plan_for(paths, choices)
+        directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
+    page, tables = render(plan, directory, PaperValues)
+    typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
+    typer.echo(f"report: {page}")

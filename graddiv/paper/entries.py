@@ -1,0 +1,193 @@
+"""Every table and figure of the paper: the runs it compares, what is measured of them, and what draws it.
+
+Data only: planning.py turns it into a plan, stages.py carries that out.  The paper's own values are in published/.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from graddiv.errors import unknown
+from graddiv.experiment import Experiment
+from graddiv.recipes import LAMBDAS, recipe
+
+PAIR = ("adv-bnn", "adv-bnn+graddiv")
+VARIANTS = ("adv-bnn", "adv-bnn+graddiv-kappa", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp")
+ALL_VARIANTS = (*VARIANTS, "adv-bnn+graddiv-max", "adv-bnn+graddiv-smoothmax")
+CURVES = ("no-defense", "adv-train", "rse", *PAIR)
+TABLE1 = ("no-defense", "adv-train", "rse", "pni", "mi", *PAIR)
+
+RATIOS = {
+    "mnist": (1.0, 1 / 3, 2 / 3, 0.32 / 0.3, 0.34 / 0.3, 0.36 / 0.3, 0.38 / 0.3, 0.4 / 0.3),
+    "cifar10": tuple(epsilon / (8 / 255) for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
+    "stl10": tuple(epsilon / 0.03 for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
+}
+"""The radii of the supplementary tables as multiples of the radius of training; smaller scales take the first ones."""
+
+FAR = {"mnist": 0.4 / 0.3}
+"""Loss increase and transfer are measured at this multiple of the radius of training; elsewhere at the radius."""
+
+SENSITIVITY = {"mnist": 0.38 / 0.3}
+"""The same of the sensitivity to n."""
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured at a scale."""
+
+    examples: int | None
+    """Of the test set; None: all of them."""
+    repeats: int
+    suite: str
+    n: int
+    """Sample models of EOT in the table of attacks."""
+    curve_n: tuple[int, ...]
+    """Sample models of EOT in the curves over epsilon."""
+    m: int
+    """Iterations of PGD in the curves."""
+    gradients: int
+    models: int
+    """Of the transfer matrix."""
+    radii: int
+    """How many of the radii of the supplementary tables."""
+    sweep_n: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
+    sweep_m: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
+    grid: int = 41
+    """Points along a side of the decision regions."""
+    curve_repeats: int = 1
+    """Repeats, with independent draws, of the points of curves."""
+    suite_m: int | None = None
+    """Iterations of the suite's attacks; the suite's own if not given."""
+    batch: int = 100
+
+
+EFFORTS = {
+    "paper": Effort(None, 3, "paper", 10, (5, 10, 20), 20, 100, 50, 8),
+    "quick": Effort(500, 2, "quick", 10, (5, 10), 20, 100, 20, 5, (1, 5, 10, 20, 50), (1, 5, 10, 20, 50, 100)),
+    "demo": Effort(200, 1, "demo", 10, (10,), 20, 50, 8, 3, (1, 5, 10, 20), (1, 5, 10, 20, 50)),
+}
+
+
+@dataclass(frozen=True)
+class Render:
+    """One table or figure of an entry: what draws it, and what it is made of."""
+
+    renderer: str
+    """A name in graddiv.report.renderers."""
+    needs: tuple[str, ...] = ()
+    """What is measured of every run, by name: see planning.py; nothing where the training log is enough."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One table or figure of the paper, or several that belong together."""
+
+    name: str
+    title: str
+    data: str
+    methods: tuple[str, ...]
+    renders: tuple[Render, ...]
+    lambdas: tuple[float, ...] = ()
+    """Values of graddiv.lam for which each run is trained apart."""
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What is measured of every run."""
+        return tuple(dict.fromkeys(need for render in self.renders for need in render.needs))
+
+    def experiments(self, scale: str, data: str | None, overrides: Sequence[str]) -> list[Experiment]:
+        """The runs it compares, in its order."""
+        lambdas = [[f"graddiv.lam={value}"] for value in self.lambdas] or [[]]
+        return [
+            recipe(f"{data or self.data}/{method}", scale, [*overrides, *lam])
+            for method in self.methods
+            for lam in lambdas
+        ]
+
+
+DATA = {"mnist": "MNIST", "stl10": "STL-10", "cifar10": "CIFAR-10"}
+
+
+def _entries() -> Iterator[Entry]:
+    """The paper from its first figure to its last, the supplement included."""
+
+    def one(name: str, title: str, data: str, methods: tuple[str, ...], renderer: str, *needs: str) -> Entry:
+        return Entry(name, title, data, methods, (Render(renderer, needs),))
+
+    yield one("sphere", "Gradients on the sphere (the first figure's idea, with real ones)", "mnist", PAIR, "sphere",
+              "gradients")  # fmt: skip
+    yield one("rotation", "PGD along rotated gradients", "mnist", ("adv-train",), "rotation", "rotation")
+    for data, name in DATA.items():
+        yield one(
+            f"training-{data}", f"Concentration during training, {name}", data, VARIANTS, "training-concentration"
+        )
+    yield one("training-more", "Concentration during training: max and smoothmax, MNIST", "mnist", ALL_VARIANTS,
+              "training-concentration-more")  # fmt: skip
+    yield one("scatter", "Gradient samples on the plane of two means, MNIST", "mnist", PAIR, "scatter", "gradients")
+    yield one("loss-increase", "Density of the loss increase under EOT-PGD, MNIST", "mnist", PAIR, "loss-increase",
+              "increase")  # fmt: skip
+    yield one("table1", "Table 1: sixteen attacks on seven defenses, CIFAR-10, epsilon 8/255", "cifar10", TABLE1,
+              "attack-table", "suite")  # fmt: skip
+    for data, name in DATA.items():
+        yield one(f"kappa-{data}", f"Density of the concentration parameter, {name}", data, PAIR, "kappa",
+                  "concentration")  # fmt: skip
+    for data in ("mnist", "stl10"):
+        yield one(f"accuracy-{data}", f"Accuracy against epsilon under EOT-PGD, {DATA[data]}", data, CURVES,
+                  "accuracy-epsilon", "curve")  # fmt: skip
+    yield one("transfer", "Transferability among sample models, MNIST", "mnist", ("adv-bnn", "adv-bnn+graddiv-dpp"),
+              "transfer", "transfer")  # fmt: skip
+    yield one("checklist", "The five behaviours of obfuscated gradients, CIFAR-10", "cifar10", PAIR, "checklist",
+              "checklist")  # fmt: skip
+    yield one("cosines", "Cosines among 100 gradients, MNIST", "mnist", PAIR, "cosines", "gradients")
+    yield one("regularizers", "The regularizers compared, MNIST", "mnist", ALL_VARIANTS, "regularizers", "curve")
+    for data, name in DATA.items():
+        yield one(f"table-{data}", f"Supplement: accuracy against epsilon, {name}", data, CURVES, "accuracy-table",
+                  "curves")  # fmt: skip
+    yield one("table-rse", "Supplement: GradDiv on RSE, CIFAR-10", "cifar10", ("rse", "rse+graddiv"), "accuracy-table",
+              "curves", "curve-n1")  # fmt: skip
+    yield one("n-sensitivity", "Accuracy against the number of gradients n, MNIST", "mnist", PAIR, "n-sensitivity",
+              "sweep-n")  # fmt: skip
+    yield one("m-sensitivity", "Accuracy against the iterations m, CIFAR-10", "cifar10", ("adv-bnn+graddiv",),
+              "m-sensitivity", "sweep-m")  # fmt: skip
+    yield replace(
+        one("lambda-sensitivity", "Accuracy against lambda, CIFAR-10", "cifar10", ("adv-bnn+graddiv",),
+            "lambda-sensitivity", "pgd"),
+        lambdas=LAMBDAS,
+    )  # fmt: skip
+    yield one("boundary", "Decision regions of sample models, CIFAR-10", "cifar10", PAIR, "boundary", "boundary")
+
+
+ENTRIES = {entry.name: entry for entry in _entries()}
+
+DEMO = Entry(
+    "demo",
+    "Adv-BNN without and with GradDiv on real digits, from end to end",
+    "mnist-mini",
+    PAIR,
+    (
+        Render("attack-table", ("suite", "curves")),
+        Render("accuracy-table", ("curves",)),
+        Render("accuracy-epsilon", ("curve",)),
+        Render("training-concentration"),
+        Render("scatter", ("gradients",)),
+        Render("kappa", ("concentration",)),
+        Render("loss-increase", ("increase",)),
+        Render("cosines", ("gradients",)),
+        Render("transfer", ("transfer",)),
+        Render("sphere", ("gradients",)),
+        Render("checklist", ("checklist",)),
+    ),
+)
+
+
+def targets() -> dict[str, tuple[Entry, ...]]:
+    """What can be reproduced: the demo, every table and figure alone, and all of a data set."""
+    of_data = {data: tuple(e for e in ENTRIES.values() if e.data == data) for data in ("mnist", "cifar10", "stl10")}
+    return {"demo": (DEMO,), **of_data, **{name: (entry,) for name, entry in ENTRIES.items()}}
+
+
+def entries_of(target: str) -> tuple[Entry, ...]:
+    """The entries of a target."""
+    known = targets()
+    if target not in known:
+        raise unknown("target", target, known)
+    return known[target]

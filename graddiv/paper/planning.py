@@ -1,0 +1,174 @@
+"""From entries to a plan: which runs are needed, what is measured of each, and which records each item is made of."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from graddiv.attacks import FGSM, PGD
+from graddiv.data import lookup
+from graddiv.errors import unknown
+from graddiv.evaluation import Cell, cells, suite
+from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings
+from graddiv.experiment import Experiment
+from graddiv.paper.entries import EFFORTS, FAR, RATIOS, SENSITIVITY, Effort, Entry
+from graddiv.paper.published import STANDS_FOR
+from graddiv.recipes import radius, title
+from graddiv.report.comparison import CHECKLIST
+from graddiv.report.plan import Plan, PlannedItem, PlannedRun
+from graddiv.report.renderers import ATTACK_TABLE
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """One run of a plan: what it trains, and at which radii it is attacked."""
+
+    experiment: Experiment
+    effort: Effort
+
+    @cached_property
+    def radius(self) -> float:
+        """The epsilon at which the methods are compared."""
+        return radius(self.experiment)
+
+    @property
+    def papers_data(self) -> str:
+        """The data set of the paper's that this one stands for."""
+        return STANDS_FOR.get(self.experiment.data.name, self.experiment.data.name)
+
+    def at(self, ratio: float) -> float:
+        """A multiple of that radius, to six digits, as file names have them."""
+        return float(f"{ratio * self.radius:.6g}")
+
+    @property
+    def radii(self) -> list[float]:
+        """Of curves over epsilon."""
+        return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.effort.radii]]
+
+    def eot(self, epsilons: Sequence[float], n: int, *, m: int | None = None, fgsm: bool = False) -> list[Cell]:
+        """EOT-PGD, and EOT-FGSM on request, at these radii; clean images with them."""
+        attacks = [*([FGSM()] if fgsm else []), PGD(m=m or self.effort.m)]
+        return cells(
+            attacks, epsilons, modes=["eot"], n=n, repeats=self.effort.curve_repeats, random=self.experiment.random
+        )
+
+    def measurement_settings(self, need: str) -> MeasurementSettings:
+        """What a measurement is spent on."""
+        far = self.at(FAR.get(self.papers_data, 1.0))
+        return MeasurementSettings(
+            epsilon=far if need in ("increase", "transfer") else self.radius,
+            gradients=self.effort.gradients,
+            n=max(self.effort.curve_n),
+            m=self.effort.m,
+            models=self.effort.models,
+            grid=self.effort.grid,
+        )
+
+    def cells(self, need: str) -> list[Cell]:
+        """The attacks that a need is made of."""
+        return list({cell.file_name: cell for cell in ATTACKED[need](self)}.values())
+
+    def files(self, need: str) -> list[str]:
+        """The names of the records that a need is made of."""
+        if need == CHECKLIST_NEED:
+            return [CHECKLIST]
+        if need in ATTACKED:
+            return [cell.file_name for cell in self.cells(need)]
+        shape = lookup(self.experiment.data.name).shape
+        return MEASUREMENTS[need].files(self.measurement_settings(need), shape[0] * shape[1] * shape[2])
+
+
+def _suite(run: RunPlan) -> list[Cell]:
+    effort = run.effort
+    attacks = suite(effort.suite, m=effort.suite_m)
+    return cells(attacks, [run.radius], n=effort.n, repeats=effort.repeats, random=run.experiment.random)
+
+
+CHECKLIST_NEED = "checklist"
+
+ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
+    "suite": _suite,
+    "curves": lambda run: [cell for n in run.effort.curve_n for cell in run.eot(run.radii, n, fgsm=True)],
+    "curve": lambda run: run.eot(run.radii, max(run.effort.curve_n)),
+    "curve-n1": lambda run: run.eot(run.radii, 1),
+    "pgd": lambda run: run.eot([run.radius], run.effort.n),
+    "sweep-n": lambda run: [
+        cell for n in run.effort.sweep_n for cell in run.eot([run.at(SENSITIVITY.get(run.papers_data, 1.0))], n)
+    ],
+    "sweep-m": lambda run: [cell for m in run.effort.sweep_m for cell in run.eot([run.radius], run.effort.n, m=m)],
+}
+"""Needs that are attacks, by name; the others are measurements, and the checklist."""
+
+
+def plan_runs(
+    entries: Sequence[Entry], scale: str, *, data: str | None = None, overrides: Sequence[str] = ()
+) -> dict[str, tuple[RunPlan, list[str]]]:
+    """Every run that these entries need, by name, with what is measured of it."""
+    if scale not in EFFORTS:
+        raise unknown("scale", scale, EFFORTS)
+    found: dict[str, tuple[RunPlan, list[str]]] = {}
+    for entry in entries:
+        for experiment in entry.experiments(scale, data, overrides):
+            run = RunPlan(experiment, EFFORTS[scale])
+            _, needs = found.setdefault(experiment.run_name, (run, []))
+            needs += [need for need in entry.needs if need not in needs]
+    return found
+
+
+def plan_report(
+    entries: Sequence[Entry], scale: str, runs: Path, *, data: str | None = None, overrides: Sequence[str] = ()
+) -> Plan:
+    """The plan of the report: the records of every table and figure, by file name."""
+    found = plan_runs(entries, scale, data=data, overrides=overrides)
+    planned: dict[str, PlannedRun] = {}
+    items: list[PlannedItem] = []
+    for entry in entries:
+        compared = {e.run_name: found[e.run_name][0] for e in entry.experiments(scale, data, overrides)}
+        for name, run in compared.items():
+            shown = _title(run.experiment, bool(entry.lambdas))
+            planned.setdefault(name, PlannedRun(path=str(runs / name), title=shown))
+        for render in entry.renders:
+            base = entry.name if len(entry.renders) == 1 else render.renderer
+            if render.renderer == ATTACK_TABLE:
+                items += _attack_tables(base, render.needs, compared)
+            else:
+                records = {name: _files(run, render.needs) for name, run in compared.items()}
+                items.append(PlannedItem(name=base, renderer=render.renderer, records=records))
+    headline = next((item.name for item in items if item.renderer == ATTACK_TABLE), None)
+    title_ = entries[0].title if len(entries) == 1 else f"{len(entries)} tables and figures"
+    return Plan(title=title_, scale=scale, runs=planned, items=tuple(items), headline=headline)
+
+
+def _files(run: RunPlan, needs: Sequence[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for need in needs for name in run.files(need)))
+
+
+def _attack_tables(name: str, needs: Sequence[str], compared: dict[str, RunPlan]) -> list[PlannedItem]:
+    """One table for each radius, that of training first; EOT with the number of models that the suite has."""
+    every = {run: [cell for need in needs for cell in plan.cells(need)] for run, plan in compared.items()}
+    radii = dict.fromkeys(cell.epsilon for of_run in every.values() for cell in of_run if cell.attack is not None)
+    items = []
+    for epsilon in radii:
+        records = {
+            run: tuple(
+                dict.fromkeys(
+                    cell.file_name
+                    for cell in of_run
+                    if cell.attack is None
+                    or (cell.epsilon == epsilon and (cell.mode != "eot" or cell.n == compared[run].effort.n))
+                )
+            )
+            for run, of_run in every.items()
+        }
+        items.append(
+            PlannedItem(
+                name=name if len(radii) == 1 else f"{name}-eps{epsilon:.6g}", renderer=ATTACK_TABLE, records=records
+            )
+        )
+    return items
+
+
+def _title(experiment: Experiment, with_lambda: bool) -> str:
+    """The method's name; where several lambda are compared, with its own."""
+    name = title(experiment.method)
+    return f"{name}, λ = {experiment.lam:g}" if with_lambda and experiment.regularization else name

@@ -1,0 +1,171 @@
+"""Carries a plan out: trains the runs and makes the records that are missing, then draws the report.
+
+Every stage resumes by itself, so what is on disk is not run again.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from graddiv import store
+from graddiv.data import load
+from graddiv.distributed import Process
+from graddiv.errors import GradDivError
+from graddiv.evaluation import Target
+from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
+from graddiv.evaluation.checklist import QUICK, Settings, checklist
+from graddiv.evaluation.measurements import MEASUREMENTS
+from graddiv.evaluation.robustness import attack_job
+from graddiv.experiment import FORWARD, TWO_CORES, trained
+from graddiv.paper.entries import Entry
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, RunPlan, plan_runs
+from graddiv.performance import channels_last
+from graddiv.recipes import title
+from graddiv.report.comparison import CHECKLIST
+from graddiv.training import train
+from graddiv.training.loop import Listener
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One thing to do: train a run, or measure something of it."""
+
+    plan: RunPlan
+    directory: Path
+    need: str | None
+    """None: train it."""
+
+    @property
+    def label(self) -> str:
+        """What it does, for the list of stages."""
+        experiment = self.plan.experiment
+        name = f"{title(experiment.method)} on {experiment.data.name}"
+        if experiment.regularization is not None:
+            name += f" (lambda {experiment.lam:g})"
+        return f"train {name}" if self.need is None else f"measure {self.need} of {name}"
+
+    @property
+    def records(self) -> Path:
+        """Where its records go."""
+        return self.directory / "records"
+
+    @property
+    def share_trained(self) -> float:
+        """Which share of its epochs the run has behind it."""
+        log = self.directory / "metrics.jsonl"
+        done = [line["epoch"] for line in store.read_log(log) if line["event"] == "epoch"] if log.exists() else []
+        return float(max(done, default=0) / self.plan.experiment.epochs)
+
+
+def stages_of(
+    entries: Sequence[Entry], scale: str, runs: Path, *, data: str | None = None, overrides: Sequence[str] = ()
+) -> list[Stage]:
+    """Every stage that these entries need, each once, run by run."""
+    planned = plan_runs(entries, scale, data=data, overrides=overrides)
+    return [Stage(plan, runs / name, need) for name, (plan, needs) in planned.items() for need in (None, *needs)]
+
+
+@dataclass(frozen=True)
+class StageRunner:
+    """Carries stages out, in this process or with others, on one device."""
+
+    process: Process
+    data_root: str | None = None
+    seed: int = 0
+    checklist: Settings | None = None
+    """What is spent on the checklist; if not given, as much as on the suite of attacks."""
+
+    def seconds(self, stage: Stage) -> float:
+        """What is left to do of a stage, about, on two CPU cores."""
+        experiment = stage.plan.experiment
+        if stage.need is None:
+            return experiment.work / TWO_CORES * (1 - stage.share_trained)
+        if stage.need == CHECKLIST_NEED:
+            examples = stage.plan.effort.examples or 10_000
+            passes = 0.0 if self._checked(stage) else _checklist_passes(self._checklist(stage), examples)
+        else:
+            passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in self.jobs(stage))
+        return passes * FORWARD[experiment.network.architecture] * experiment.network.width**2 / TWO_CORES
+
+    def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: WorkListener = silent) -> None:
+        """Train, or make the records that are missing."""
+        if stage.need is None:
+            device = str(self.process.device)
+            train(stage.plan.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
+            return
+        with writing(stage.records, self.process):
+            if stage.need == CHECKLIST_NEED:
+                checklist(
+                    self.target(stage),
+                    stage.plan.radius,
+                    stage.records,
+                    settings=self._checklist(stage),
+                    process=self.process,
+                    progress=progress,
+                )
+            else:
+                run(self.jobs(stage), process=self.process, progress=progress)
+
+    def jobs(self, stage: Stage) -> Sequence[Job[Any]]:
+        """The records that a measurement is made of."""
+        assert stage.need is not None
+        target = self.target(stage)
+        if stage.need in ATTACKED:
+            return [attack_job(target, cell, stage.records) for cell in stage.plan.cells(stage.need)]
+        return MEASUREMENTS[stage.need].jobs(target, stage.records, stage.plan.measurement_settings(stage.need))
+
+    def target(self, stage: Stage) -> Target:
+        """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
+        experiment, effort = stage.plan.experiment, stage.plan.effort
+        if stage.share_trained == 1:
+            _, F = trained(stage.directory, self.data_root)
+        else:
+            F = experiment.build(experiment.training_set(self.data_root))
+        F.to(self.process.device)
+        channels_last(F)
+        data = load(experiment.data.name, "test", self.data_root)
+        if effort.examples is not None:
+            data = data.take(slice(0, effort.examples))
+        facts = {"method": experiment.method, "lam": experiment.lam}
+        return Target(F, data, experiment.run_name, seed=self.seed, batch=effort.batch, facts=facts)
+
+    def _checklist(self, stage: Stage) -> Settings:
+        """What is spent on the checklist."""
+        return self.checklist or CHECKLISTS[stage.plan.effort.suite]
+
+    def _checked(self, stage: Stage) -> bool:
+        """Whether the checklist was gone through, with these very settings."""
+        path = stage.records / CHECKLIST
+        found = store.read_json(path) if path.exists() else {}
+        wanted = (stage.plan.radius, json.loads(json.dumps(asdict(self._checklist(stage)))))
+        return (found.get("epsilon"), found.get("settings")) == wanted
+
+
+CHECKLISTS = {
+    "paper": Settings(samples=100_000),
+    "quick": Settings(),
+    "demo": replace(QUICK, n=10, m=20, queries=30, radii=(0.5, 1.0, 1.5), samples=100, restarts=(1, 2)),
+}
+"""What is spent on the checklist with each suite of attacks; where it can it shares the suite's records."""
+
+
+def _checklist_passes(settings: Settings, examples: int) -> float:
+    """Forward-equivalents for all examples, about."""
+    pgd = 2 * settings.n * settings.m
+    sweeps = sum(settings.n_values) * settings.m + settings.n * sum(settings.m_values)
+    restarts = settings.n * settings.m * sum(settings.restarts)
+    steps = 2 * (sweeps + restarts) + pgd * (len(settings.radii) + 3) + 1.5 * settings.n * settings.queries
+    return examples * steps + min(settings.images, examples) * settings.samples
+
+
+def claim(directory: Path, what: dict[str, object], force: bool) -> None:
+    """Make the directory this target's; a report of another one is not overwritten unless forced."""
+    store.make_directory(directory)
+    mark = directory / "reproduce.json"
+    if force:
+        mark.unlink(missing_ok=True)
+    elif not mark.exists() and any(directory.iterdir()):
+        raise GradDivError(f"{directory} is not empty and holds no report of ours: choose another --out, or --force")
+    store.write_once_or_match(mark, what)

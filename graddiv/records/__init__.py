@@ -1,0 +1,71 @@
+"""What evaluations found, example by example, and the statistics of tables made of it; read without torch."""
+
+from pathlib import Path
+
+from graddiv.errors import GradDivError
+from graddiv.records.attack import AttackRecord
+from graddiv.records.measurements import (
+    BoundaryRecord,
+    ConcentrationRecord,
+    EnsembleSizeRecord,
+    GradientsRecord,
+    LossIncreaseRecord,
+    MeasurementRecord,
+    RotationRecord,
+    TransferRecord,
+)
+from graddiv.records.record import DataIdentity, Record
+from graddiv.records.statistics import (
+    Flips,
+    Interval,
+    Summary,
+    by_value,
+    cross_fitted_total,
+    curve,
+    flips,
+    summary,
+    total,
+    wilson,
+)
+from graddiv.records.tables import ALL_TOTAL, CROSS_FITTED_TOTAL, PAPER_ROWS, PAPERS_TOTAL, Row, as_rows, table
+
+__all__ = [
+    "ALL_TOTAL",
+    "CROSS_FITTED_TOTAL",
+    "PAPERS_TOTAL",
+    "PAPER_ROWS",
+    "AttackRecord",
+    "BoundaryRecord",
+    "ConcentrationRecord",
+    "DataIdentity",
+    "EnsembleSizeRecord",
+    "Flips",
+    "GradientsRecord",
+    "Interval",
+    "LossIncreaseRecord",
+    "MeasurementRecord",
+    "Record",
+    "RotationRecord",
+    "Row",
+    "Summary",
+    "TransferRecord",
+    "as_rows",
+    "by_value",
+    "cross_fitted_total",
+    "curve",
+    "flips",
+    "read_all",
+    "summary",
+    "table",
+    "total",
+    "wilson",
+]
+
+
+def read_all(directory: Path) -> list[Record]:
+    """Every finished record below a directory, in the order of their names."""
+    paths = sorted(path for path in directory.rglob("*.record") if not path.name.startswith("."))
+    found = [Record.load(path) for path in paths]
+    if not found:
+        raise GradDivError(f"there are no records below {directory}: 'graddiv attack RUN' makes them")
+    return found

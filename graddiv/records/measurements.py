@@ -1,0 +1,209 @@
+"""The records of measurements: what each kind stores, and the line that sums it up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool, Float, UInt8
+
+from graddiv.records.record import Record
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MeasurementRecord(Record):
+    """Something measured on every example, other than an attack's success."""
+
+    named_by: ClassVar[tuple[str, ...]] = ()
+    """Settings that tell files of this kind in one directory apart."""
+
+    @classmethod
+    def file_name(cls, settings: Mapping[str, Any]) -> str:
+        """The name of its file: transfer-eps0.4.record."""
+        parts = [f"eps{settings[k]:.6g}" if k == "epsilon" else str(settings[k]).lower() for k in cls.named_by]
+        return "-".join([cls.kind, *parts]) + ".record"
+
+    @property
+    def summary(self) -> str:
+        """What was found, in one line."""
+        return f"{self.kind} of the first {self.examples} examples"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ConcentrationRecord(MeasurementRecord):
+    """How much n gradients point the same way; NaN where not all of them have a direction."""
+
+    kind: ClassVar[str] = "concentration"
+
+    n: int
+    """Gradients at each example."""
+    p: int
+    """Their dimension."""
+    rho: Float[np.ndarray, " b"]
+    """|1/n sum_i v_i|_2 of the unit gradients v_i: biased upward by about 1/sqrt(n)."""
+    rho_1: Float[np.ndarray, " b"]
+    """The same in the l_1 norm."""
+    rho_debiased: Float[np.ndarray, " b"]
+    """sqrt(max(0, mean cosine)): does not depend on n."""
+    mean_cosine: Float[np.ndarray, " b"]
+    kappa: Float[np.ndarray, " b"]
+    """The paper's estimate of the concentration parameter."""
+    kappa_mle: Float[np.ndarray, " b"]
+    """Its exact maximum-likelihood estimate."""
+    norm_ratio: Float[np.ndarray, " b"]
+    """|E g| / E |g|."""
+    usable: Bool[np.ndarray, " b"]
+    """Whether all n gradients have a direction."""
+
+    @property
+    def summary(self) -> str:
+        numbers = f"kappa {_median(self.kappa)}, rho {_median(self.rho)} (debiased {_median(self.rho_debiased)})"
+        return f"concentration of {self.n} gradients, medians: {numbers}, |E g|/E|g| {_median(self.norm_ratio)}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GradientsRecord(MeasurementRecord):
+    """The unit gradients themselves, at the first examples."""
+
+    kind: ClassVar[str] = "gradients"
+
+    n: int
+    p: int
+    gradients: Float[np.ndarray, "b n p"]
+    cosines: Float[np.ndarray, "b n n"]
+    images: Float[np.ndarray, "b ..."]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class LossIncreaseRecord(MeasurementRecord):
+    """What EOT-PGD adds to the loss, beside Theorem 1's bound on the first-order part."""
+
+    kind: ClassVar[str] = "loss-increase"
+    named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    epsilon: float
+    n: int
+    m: int
+    alpha: float
+    fresh: int
+    """Sample models, unseen by the attack, on which the increase is measured."""
+    gradients: int
+    """Gradients from which the bound is estimated."""
+    increase: Float[np.ndarray, " b"]
+    first_order: Float[np.ndarray, " b"]
+    """epsilon |E g|_1."""
+    theorem: Float[np.ndarray, " b"]
+    """epsilon M_X rho_1: the bound on it."""
+    tightness: Float[np.ndarray, " b"]
+    holds: Bool[np.ndarray, " b"]
+    excess: Float[np.ndarray, " b"]
+
+    @property
+    def summary(self) -> str:
+        bound = f"bound {_median(self.theorem)}, holds for {100 * self.holds.mean():.1f} %"
+        return f"loss increase at epsilon {self.epsilon:.4g}, medians: {_median(self.increase)}; Theorem 1's {bound}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RotationRecord(MeasurementRecord):
+    """What PGD still achieves when each gradient is turned by an angle."""
+
+    kind: ClassVar[str] = "rotation"
+    named_by: ClassVar[tuple[str, ...]] = ("norm", "epsilon")
+
+    norm: str
+    epsilon: float
+    m: int
+    alpha: float
+    angles: list[float]
+    increase: Float[np.ndarray, "b angles"]
+    right: Bool[np.ndarray, "b angles"]
+    loss: Float[np.ndarray, " b"]
+    right_clean: Bool[np.ndarray, " b"]
+
+    @property
+    def summary(self) -> str:
+        gains = ", ".join(f"{gain:.3g}" for gain in self.increase.mean(0))
+        turned = f"{self.angles[0]:.0f} to {self.angles[-1]:.0f} degrees"
+        return f"loss increase, {self.norm}, gradients turned by {turned}: {gains}"
+
+
+class TransferSummary(NamedTuple):
+    """How attacks on one sample model fare on others."""
+
+    matrix: Float[np.ndarray, "k k"]
+    """Accuracy of the target (column) on the adversarial images of the source (row)."""
+    mean: float
+    low: float
+    high: float
+    """Mean, least and greatest accuracy off the diagonal: where the target is not the source."""
+    own: float
+    """Mean of the diagonal: each sample model's accuracy under an attack on itself."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TransferRecord(MeasurementRecord):
+    """Whether sample model j is right on the image that PGD made to fool sample model i."""
+
+    kind: ClassVar[str] = "transfer"
+    named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    k: int
+    """Sample models, each of them source and target."""
+    epsilon: float
+    m: int
+    alpha: float
+    right: Bool[np.ndarray, "b k k"]
+
+    @property
+    def accuracies(self) -> TransferSummary:
+        """The matrix of accuracies, and what it says off the diagonal."""
+        matrix = self.right.mean(0)
+        others = matrix[~np.eye(len(matrix), dtype=bool)]
+        own = float(matrix.diagonal().mean())
+        return TransferSummary(matrix, float(others.mean()), float(others.min()), float(others.max()), own)
+
+    @property
+    def summary(self) -> str:
+        found = self.accuracies
+        others = f"{100 * found.mean:.1f} % ({100 * found.low:.1f} to {100 * found.high:.1f})"
+        return f"accuracy on images made for another sample model: {others}; on its own: {100 * found.own:.1f} %"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BoundaryRecord(MeasurementRecord):
+    """The classes that sample models, and last the ensemble, name on a plane around each of the first examples."""
+
+    kind: ClassVar[str] = "boundary"
+    named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    epsilon: float
+    n: int
+    m: int
+    models: int
+    coordinates: list[float]
+    """Of the grid along both axes, in lengths of the first perturbation."""
+    regions: UInt8[np.ndarray, "b answers grid grid"]
+    axes: Float[np.ndarray, "b plane ..."]
+    """The two perturbations that span the plane."""
+    images: Float[np.ndarray, "b ..."]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class EnsembleSizeRecord(MeasurementRecord):
+    """Whether the ensemble of the first 1, 2, .. n sample models is right on the clean image."""
+
+    kind: ClassVar[str] = "ensemble-size"
+
+    n: int
+    right: Bool[np.ndarray, "b n"]
+
+    @property
+    def summary(self) -> str:
+        accuracy = 100 * self.right.mean(0)
+        sizes = sorted({1, *(size for size in (2, 5, 10, 20, 50) if size < len(accuracy)), len(accuracy)})
+        return "accuracy of so many models: " + ", ".join(f"{accuracy[k - 1]:.1f} % of {k}" for k in sizes)
+
+
+def _median(values: np.ndarray) -> str:
+    return f"{float(np.nanmedian(values)):.4g}"

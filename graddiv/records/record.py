@@ -1,0 +1,131 @@
+"""Records as typed values: what an evaluation was, and what it found for each example.
+
+A record is one file: a description (JSON) and arrays.  Each kind of record is a dataclass that declares both, so a file
+with a missing, unknown or misshapen part is refused by name when it is read.  NumPy only: no torch, no network.
+"""
+
+from collections.abc import Mapping
+from dataclasses import MISSING, Field, dataclass, fields
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+
+import numpy as np
+from jaxtyping import Float, Int, jaxtyped
+
+from graddiv import store
+from graddiv.errors import GradDivError
+
+KINDS: dict[str, type["Record"]] = {}
+"""Every kind of record by the name that its files carry."""
+
+
+class DataIdentity(NamedTuple):
+    """Which examples were evaluated: records compare only on the same ones."""
+
+    name: str
+    split: str
+    sha256: str
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Record:
+    """What every record says: the network and the examples that were evaluated, and by what it was judged."""
+
+    kind: ClassVar[str]
+
+    target: str
+    """The name of the network: that of its run, if it has one."""
+    method: str | None = None
+    """The defense, such as adv-bnn+graddiv; None for a network in memory."""
+    lam: float | None = None
+    """The weight of GradDiv in its training."""
+    parameters: str
+    """sha256 of its parameters and buffers."""
+    examples: int
+    data: DataIdentity
+    n_ensemble: int
+    """Sample models in the ensemble that judges."""
+    seed: int
+    batch: int
+    ids: Int[np.ndarray, " b"]
+    """Data-set index of each example."""
+    labels: Int[np.ndarray, " b"]
+
+    def __init_subclass__(cls) -> None:
+        if "kind" in cls.__dict__:
+            KINDS[cls.kind] = cls
+
+    @classmethod
+    def made(cls, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> Self:
+        """The record of a description and arrays; `source`, the file's name, begins every complaint."""
+        declared, settings = _arrays_of(cls), _settings_of(cls)
+        needed = [f.name for f in settings if f.default is MISSING]
+        _check_names(source, "setting", set(description) - {"kind"}, needed, [f.name for f in settings])
+        _check_names(source, "array", set(arrays), list(declared), list(declared))
+        _check_shapes(source, declared, arrays, description["examples"])
+        values: dict[str, Any] = {name: value for name, value in description.items() if name != "kind"}
+        return cls(**{**values, **arrays, "data": _identity(source, values["data"])})
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read a record of this kind; `Record.load` reads one of any kind."""
+        arrays, description = store.read_arrays(path)
+        kind = description.get("kind", "attack") if isinstance(description, dict) else None
+        found = KINDS.get(str(kind))
+        if found is None or not issubclass(found, cls):
+            expected = ", ".join(name for name, known in KINDS.items() if issubclass(known, cls))
+            raise GradDivError(f"{path} is a record of kind {kind!r}, expected one of {expected}")
+        return found.made(description, arrays, str(path))
+
+    def value(self, name: str) -> Any:
+        """A setting by name, such as the one that a sweep goes over."""
+        if name not in self.description:
+            raise GradDivError(f"records of kind {self.kind!r} have no setting {name!r}")
+        return self.description[name]
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """All settings by name."""
+        return {**{f.name: getattr(self, f.name) for f in _settings_of(type(self))}, "data": self.data._asdict()}
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name."""
+        return {name: getattr(self, name) for name in _arrays_of(type(self))}
+
+
+def _arrays_of(record: type[Record]) -> dict[str, Any]:
+    """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
+    return {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
+
+
+def _settings_of(record: type[Record]) -> list[Field[Any]]:
+    return [f for f in fields(record) if f.name not in _arrays_of(record)]
+
+
+def _check_names(source: str, what: str, found: set[str], needed: list[str], known: list[str]) -> None:
+    missing = [name for name in needed if name not in found]
+    unknown = sorted(found - set(known))
+    if missing:
+        raise GradDivError(f"{source} lacks the {what} {missing[0]!r}: it is damaged, or of another version of graddiv")
+    if unknown:
+        raise GradDivError(f"{source} has the unknown {what} {unknown[0]!r}, expected only {', '.join(known)}")
+
+
+def _check_shapes(source: str, declared: Mapping[str, Any], arrays: Mapping[str, np.ndarray], examples: int) -> None:
+    """Axes of one name must agree among the arrays of a record; "b" is the number of its examples."""
+    b: Any = Float[np.ndarray, " b"]
+    with jaxtyped("context"):
+        isinstance(np.empty(examples), b)  # from here on, axes called b must have this length
+        for name, hint in declared.items():
+            if not isinstance(arrays[name], hint):
+                raise GradDivError(
+                    f"{source}: the array {name!r} has shape {arrays[name].shape} and type {arrays[name].dtype}, "
+                    f"expected {hint.__name__} with b = {examples}"
+                )
+
+
+def _identity(source: str, data: object) -> DataIdentity:
+    if not isinstance(data, dict) or set(data) != set(DataIdentity._fields):
+        raise GradDivError(f"{source}: the setting 'data' is {data!r}, expected name, split and sha256")
+    return DataIdentity(**{name: str(value) for name, value in data.items()})

@@ -1,0 +1,131 @@
+"""The table of attacks that records make, and their lines for CSV."""
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Bool
+
+from graddiv.errors import GradDivError
+from graddiv.records.attack import AttackRecord
+from graddiv.records.record import Record
+from graddiv.records.statistics import Summary, by_value, cross_fitted_total, summary, total, wilson
+
+PAPER_ROWS = tuple(
+    f"{prefix}{attack}"
+    for attack in ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "FAB", "B&B")
+    for prefix in ("", "EOT^1-", "EOT-")
+    if not (prefix == "EOT-" and attack in ("FAB", "B&B"))
+)
+"""The 16 attacks over which the paper's Total is taken."""
+
+PAPERS_TOTAL = "Total (paper's rows)"
+ALL_TOTAL = "Total (all attacks)"
+CROSS_FITTED_TOTAL = "Total, cross-fitted"
+
+
+class Row(NamedTuple):
+    """One row of the table of attacks."""
+
+    label: str
+    accuracy: Summary
+    per_draw: float | None
+    """Share of (example, sample model) pairs that are right; None for Totals."""
+    attacks: int = 1
+    """How many attacks a Total is taken over."""
+    epsilon: float = 0.0
+
+
+def table(records: Sequence[AttackRecord]) -> list[Row]:
+    """Clean accuracy, then at each epsilon a row for every attack and the Totals over all of them.
+
+    Attacks of one name with different settings are rows of their own, told apart by what differs; a Total counts them
+    all.  It is taken within a repeat, so over the repeats that all its attacks have.  Where there are several epsilons
+    every label says which one it is of.
+    """
+    sets = sorted({(r.examples, r.data.sha256[:8]) for r in records})
+    if len(sets) > 1:
+        raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
+    attacked = by_value([r for r in records if not r.is_clean], "epsilon")
+    rows = [_row(label, group) for label, group in _by_label([r for r in records if r.is_clean]).items()]
+    for epsilon, group in attacked.items():
+        at = f", epsilon {epsilon:.4g}" if len(attacked) > 1 else ""
+        rows += [row._replace(label=f"{row.label}{at}", epsilon=epsilon) for row in _at_one_epsilon(group)]
+    return rows
+
+
+def _at_one_epsilon(records: Sequence[AttackRecord]) -> list[Row]:
+    attacks = _by_label(records)
+    rows = [_row(label, group) for label, group in attacks.items()]
+    if len(attacks) > 1:
+        of_paper = {label: group for label, group in attacks.items() if group[0].label in PAPER_ROWS}
+        for name, how, among in (
+            (PAPERS_TOTAL, total, of_paper),
+            (ALL_TOTAL, total, attacks),
+            (CROSS_FITTED_TOTAL, cross_fitted_total, attacks),
+        ):
+            if among:
+                rows.append(Row(name, summary(_per_repeat(how, among)), None, len(among)))
+    return rows
+
+
+def _row(label: str, group: Sequence[AttackRecord]) -> Row:
+    return Row(label, summary([r.correct for r in group]), float(np.mean([r.accuracy_per_draw for r in group])))
+
+
+def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
+    """The records of each row, one for each repeat; attacks of one name are told apart by what differs."""
+    by_name: dict[str, dict[str, list[AttackRecord]]] = {}
+    for record in records:
+        group = by_name.setdefault(record.label, {}).setdefault(json.dumps(record.settings), [])
+        if record.draws not in [other.draws for other in group]:  # the same once more, from another directory
+            group.append(record)
+    rows = {}
+    for name, variants in by_name.items():
+        all_settings = [group[0].settings for group in variants.values()]
+        differ = [key for key in all_settings[0] if any(s.get(key) != all_settings[0][key] for s in all_settings)]
+        for settings, group in zip(all_settings, variants.values(), strict=True):
+            rows[", ".join([name, *(f"{key} {settings.get(key)}" for key in differ)])] = group
+    return rows
+
+
+def _per_repeat(
+    how: Callable[[Iterable[AttackRecord]], Bool[np.ndarray, " b"]], attacks: dict[str, list[AttackRecord]]
+) -> list[Bool[np.ndarray, " b"]]:
+    """A Total for each repeat that every attack has."""
+    repeats = sorted(set.intersection(*({r.draws for r in group} for group in attacks.values())))
+    if not repeats:
+        raise GradDivError(f"the attacks {', '.join(attacks)} have no repeat in common: there is no Total of them")
+    return [how([r for group in attacks.values() for r in group if r.draws == repeat]) for repeat in repeats]
+
+
+def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """One flat dict for each record, for CSV: its settings, and the means of what was found."""
+    rows = []
+    for record in records:
+        flat: dict[str, Any] = {"kind": record.kind}
+        for key, value in record.description.items():
+            if isinstance(value, dict):
+                flat |= {f"{key}.{k}": v for k, v in value.items()}
+            else:
+                flat[key] = value
+        if isinstance(record, AttackRecord):
+            interval = wilson(float(record.correct.sum()), len(record.correct))
+            flat |= {
+                "accuracy": record.accuracy,
+                "accuracy_low": interval.low,
+                "accuracy_high": interval.high,
+                "accuracy_per_draw": record.accuracy_per_draw,
+            }
+        numbers = {name: found for name, found in record.arrays.items() if found.ndim == 1 and found.dtype.kind == "f"}
+        flat |= {f"mean_{name}": _mean(found) for name, found in numbers.items()}
+        flat |= {name: int(found.sum()) for name, found in record.arrays.items() if name.startswith("cost_")}
+        rows.append(flat)
+    return rows
+
+
+def _mean(values: np.ndarray) -> float:
+    """Of those that are numbers: an example without gradients has no direction."""
+    there = values[~np.isnan(values)].astype(np.float64)
+    return float(there.mean()) if len(there) else float("nan")

@@ -1,0 +1,235 @@
+"""What one table or figure compares: runs side by side, each with exactly the records that a plan names for it."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.experiment import Experiment, parse
+from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, curve, summary
+
+Measurement = TypeVar("Measurement", bound=MeasurementRecord)
+
+
+@dataclass(frozen=True, eq=False)
+class ReportRun:
+    """A trained run as a report sees it: its experiment, the log of its training, and records of it."""
+
+    path: Path
+    title: str
+    """The method's name in tables."""
+    attacks: tuple[AttackRecord, ...] = ()
+    """Records of attacks, and of clean images."""
+    measurements: tuple[MeasurementRecord, ...] = ()
+    checklist: tuple[dict[str, Any], ...] = ()
+    """The items of the checklist, if the plan names it."""
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The settings it was trained with."""
+        path = self.path / "experiment.json"
+        return parse(store.read_json(path), str(path))
+
+    @property
+    def method(self) -> str:
+        """Such as adv-bnn+graddiv."""
+        return self.experiment.method
+
+    @property
+    def data(self) -> str:
+        """The data set."""
+        return self.experiment.data.name
+
+    @property
+    def random(self) -> bool:
+        """Whether the network has noise; one without knows no EOT."""
+        return self.experiment.random
+
+    @property
+    def lam(self) -> float:
+        """The weight of GradDiv in training; 0 without it."""
+        return self.experiment.lam
+
+    @property
+    def epsilon(self) -> float | None:
+        """The bound of the inner adversary in training."""
+        return self.experiment.adversary.epsilon if self.experiment.adversary is not None else None
+
+    @cached_property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the training log."""
+        return store.read_log(self.path / "metrics.jsonl")
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """What the log says of each epoch, from epoch 0, before training."""
+        return [line for line in self.log if line["event"] == "epoch"]
+
+    def attacked(self, **wanted: Any) -> list[AttackRecord]:
+        """Records of attacks (and of clean images) with these settings."""
+        return [r for r in self.attacks if all(r.value(key) == value for key, value in wanted.items())]
+
+    def measured(self, kind: type[Measurement], **wanted: Any) -> Measurement | None:
+        """The one measurement of this kind with these settings, if there is one."""
+        found = [r for r in self.measurements if isinstance(r, kind)]
+        found = [r for r in found if all(r.value(key) == value for key, value in wanted.items())]
+        if len(found) > 1:
+            raise GradDivError(f"{self.path} has {len(found)} records of {kind.kind} here, expected at most one")
+        return found[0] if found else None
+
+    @property
+    def clean(self) -> Summary | None:
+        """The accuracy without an attack, if it was measured."""
+        found = self.attacked(label="clean")
+        return summary([r.correct for r in found]) if found else None
+
+
+class PublishedValue(Protocol):
+    """An accuracy of the paper's, in percent, and as it prints it."""
+
+    @property
+    def mean(self) -> float: ...
+    @property
+    def std(self) -> float | None: ...
+
+
+class PublishedValues(Protocol):
+    """Values of a publication that stand beside ours, at radii that correspond to ours."""
+
+    def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
+        """What it gives for an attack (or "clean") on a method."""
+
+    def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
+        """(epsilon, accuracy) from the clean accuracy on; empty if there is no such row."""
+
+    def epsilons(self) -> list[float]:
+        """The perturbation bounds of its table of the data set."""
+
+    def origin(self) -> str:
+        """A sentence on whose data and which radius its values are of, where they are not ours."""
+
+
+class NothingPublished:
+    """For reports on what no publication has values of."""
+
+    def __init__(self, data: str, training_epsilon: float) -> None:
+        """Whatever the data and the radius."""
+
+    def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
+        """Nothing."""
+        return None
+
+    def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
+        """No points."""
+        return []
+
+    def epsilons(self) -> list[float]:
+        """No bounds."""
+        return []
+
+    def origin(self) -> str:
+        """Nothing to say."""
+        return ""
+
+
+Published = Callable[[str, float], PublishedValues]
+"""(data set, radius of our adversarial training) -> the values that stand beside ours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The runs that one table, figure or page compares, in its order of methods."""
+
+    runs: tuple[ReportRun, ...]
+    scale: str
+    """At which scale ours were obtained: stands beside every number of ours."""
+    publication: Published = NothingPublished
+
+    @cached_property
+    def published(self) -> PublishedValues:
+        """Values of the publication for its data set and radius of training."""
+        return self.publication(self.data, self.epsilon)
+
+    @property
+    def data(self) -> str:
+        """The data set of its runs."""
+        return self.runs[0].data
+
+    @property
+    def epsilon(self) -> float:
+        """The bound of the inner adversary in training, of the first run that had one; 0 if none had."""
+        return next((run.epsilon for run in self.runs if run.epsilon), 0.0)
+
+    def of(self, runs: Sequence[ReportRun]) -> "Comparison":
+        """The same of these runs alone."""
+        return replace(self, runs=tuple(runs))
+
+    def only(self, wanted: Callable[[ReportRun, AttackRecord], bool]) -> "Comparison":
+        """The same with these records of attacks alone, clean images included."""
+        kept = [(run, [r for r in run.attacks if r.is_clean or wanted(run, r)]) for run in self.runs]
+        return self.of([replace(run, attacks=tuple(records)) for run, records in kept])
+
+    def with_measurement(self, kind: type[Measurement], **wanted: Any) -> list[tuple[ReportRun, Measurement]]:
+        """The runs that have a measurement of this kind, with it."""
+        found = [(run, run.measured(kind, **wanted)) for run in self.runs]
+        return [(run, record) for run, record in found if record is not None]
+
+
+class Curves(NamedTuple):
+    """Accuracy against one setting of an attack, all its other settings being the same for all runs."""
+
+    fixed: dict[str, Any]
+    """The other settings."""
+    of_runs: tuple[tuple[ReportRun, list[tuple[Any, Summary]]], ...]
+    """For each run that has points: (value, accuracy)."""
+
+
+FIXED = ("epsilon", "n", "m", "restarts", "examples")
+"""Settings of an attack that may be swept over, or else must be the same for all points."""
+
+
+def curves(comparison: Comparison, vary: str, attack: str = "PGD") -> Curves | None:
+    """EOT-[attack] against epsilon, n or m; None if there are no such records.
+
+    A deterministic network has no EOT: its plain attack is the same thing, whatever n.
+    """
+    found = [(run, [r for r in run.attacks if is_eot(run, r, attack)]) for run in comparison.runs]
+    found = [(run, records) for run, records in found if records]
+    if not found:
+        return None
+    fixed = {}
+    for name in FIXED:
+        random = [r for run, records in found for r in records if run.random] or found[0][1]
+        values = {r.value(name) for r in (random if name == "n" else [r for _, group in found for r in group])}
+        if name != vary and len(values) > 1:
+            raise GradDivError(
+                f"the records of EOT-{attack} have {name} = {', '.join(map(str, sorted(values)))}: "
+                f"a curve over {vary} needs one value, so choose one with --{name}"
+            )
+        if name != vary:
+            fixed[name] = values.pop()
+    return Curves(fixed, tuple((run, curve(records, vary)) for run, records in found))
+
+
+def is_eot(run: ReportRun, record: AttackRecord, attack: str) -> bool:
+    """Whether this is the strongest form of an attack: with EOT where the network is random."""
+    return record.label in ((f"EOT-{attack}", f"EOT^1-{attack}") if run.random else (attack,))
+
+
+def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path], Record] = Record.load) -> ReportRun:
+    """A run with these files below its records: records, and the checklist if it is among them."""
+    found = [read(path / "records" / name) for name in files if name != CHECKLIST]
+    items = store.read_json(path / "records" / CHECKLIST)["items"] if CHECKLIST in files else ()
+    return ReportRun(
+        path,
+        title,
+        tuple(r for r in found if isinstance(r, AttackRecord)),
+        tuple(r for r in found if isinstance(r, MeasurementRecord)),
+        tuple(items),
+    )
+
+
+CHECKLIST = "checklist.json"

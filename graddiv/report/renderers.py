@@ -1,0 +1,53 @@
+"""From a plan to files: every table and figure by the name that plans use, and the page that holds them all."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from graddiv.errors import unknown
+from graddiv.report import page
+from graddiv.report.comparison import Comparison, NothingPublished, Published
+from graddiv.report.figures import FIGURES
+from graddiv.report.grids import Grid, grid_of
+from graddiv.report.output import Figure, Table, save
+from graddiv.report.plan import Plan, PlanReader
+from graddiv.report.tables import accuracy_table, attack_table, checklist_table
+
+ATTACK_TABLE = "attack-table"
+
+RENDERERS: dict[str, Callable[[Comparison], Table] | Callable[[Comparison], Figure]] = {
+    ATTACK_TABLE: attack_table,
+    "accuracy-table": accuracy_table,
+    "checklist": checklist_table,
+    **FIGURES,
+}
+"""What an item of a plan names -> the function that makes it."""
+
+
+def render(plan: Plan, directory: Path, published: Published = NothingPublished) -> tuple[Path, list[Table]]:
+    """Draw what the plan names, from exactly the records it names; return the page and the tables.
+
+    The plan is stored beside the report, so that it can be drawn again.
+    """
+    reader = PlanReader(plan, published)
+    grids: dict[str, Grid] = {}
+    made: list[Table | Figure] = []
+    for item in plan.items:
+        if item.renderer not in RENDERERS:
+            raise unknown("renderer", item.renderer, RENDERERS)
+        comparison = reader.comparison(item)
+        made.append(replace(RENDERERS[item.renderer](comparison), name=item.name))
+        if item.renderer == ATTACK_TABLE:
+            grids[item.name] = grid_of(comparison)
+    for what in made:
+        save(what, directory)
+    tables = [what for what in made if isinstance(what, Table)]
+    contents = page.Contents(
+        comparison=reader.everything(),
+        grids=list(grids.values()),
+        headline=grids[plan.headline] if plan.headline else None,
+        tables=[table for table in tables if table.name not in grids],
+        figures=[what for what in made if isinstance(what, Figure)],
+    )
+    plan.save(directory)
+    return page.write(contents, directory), tables
