@@ -26,6 +26,14 @@ def number(text: str) -> float:
         raise GradDivError(f"{text!r} is no number, expected one such as 0.3 or 8/255") from None
 
 
+def whole_number(text: str) -> int:
+    """A seed or a count."""
+    try:
+        return int(text)
+    except ValueError:
+        raise GradDivError(f"{text!r} is no whole number, expected one such as 3") from None
+
+
 @contextmanager
 def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
     """A bar with the time left on a terminal, a line every half minute elsewhere; told (done, total, what)."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, progress_bar
+from graddiv.cli.common import leads, progress_bar, whole_number, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device, Overrides
 from graddiv.errors import GradDivError
@@ -35,6 +35,9 @@ def reproduce(
         "runs"
     ),
     overrides: Overrides = [],  # noqa: B006 -- Typer copies it
+    seeds: Annotated[
+        str, typer.Option(help="Train every run once for each of these seeds, such as 0,1,2; tables show the spread.")
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a report of another target or scale.")] = False,
     data_root: DataRoot = None,
@@ -56,7 +59,7 @@ def reproduce(
     entries = entries_of(target)
     from graddiv.distributed import join_processes
     from graddiv.experiment import duration
-    from graddiv.paper.planning import plan_report
+    from graddiv.paper.planning import Request, plan_report
     from graddiv.paper.published import PaperValues
     from graddiv.paper.stages import StageRunner, claim, stages_of
     from graddiv.performance import keep_memory
@@ -65,8 +68,8 @@ def reproduce(
 
     keep_memory()
     scale = scale or ("demo" if target == "demo" else "quick")
-    stages = stages_of(entries, scale, runs, data=data, overrides=overrides)
-    plan = plan_report(entries, scale, runs, data=data, overrides=overrides)
+    request = Request(entries, scale, data, overrides, [whole_number(seed) for seed in words(seeds)])
+    stages, plan = stages_of(request, runs), plan_report(request, runs)
     directory = out or Path("reports") / f"{target}-{scale}"
     with join_processes(device) as process:
         runner = StageRunner(process, str(data_root) if data_root else None)
@@ -84,7 +87,7 @@ def reproduce(
                 console.print(f"but first: {missing}", highlight=False)
             return
         if leads():
-            claim(directory, {"target": target, "scale": scale, "data": data, "set": overrides}, force)
+            claim(directory, {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds}, force)
         for number, stage in enumerate(stages, 1):
             if leads():
                 console.print(f"[{number}/{len(stages)}] {stage.label}", highlight=False, markup=False)

@@ -88,19 +88,27 @@ class Entry:
     renders: tuple[Render, ...]
     lambdas: tuple[float, ...] = ()
     """Values of graddiv.lam for which each run is trained apart."""
+    seeds: tuple[int, ...] = ()
+    """Seeds for which each run is trained apart; that of the recipe if there are none."""
+    settings: tuple[str, ...] = ()
+    """Changes of the recipes, as --set has them."""
 
     @property
     def needs(self) -> tuple[str, ...]:
         """What is measured of every run."""
         return tuple(dict.fromkeys(need for render in self.renders for need in render.needs))
 
-    def experiments(self, scale: str, data: str | None, overrides: Sequence[str]) -> list[Experiment]:
-        """The runs it compares, in its order."""
+    def experiments(
+        self, scale: str, data: str | None, overrides: Sequence[str], seeds: Sequence[int] = ()
+    ) -> list[Experiment]:
+        """The runs it compares, in its order; `seeds` take the place of its own."""
         lambdas = [[f"graddiv.lam={value}"] for value in self.lambdas] or [[]]
+        trainings = [[f"seed={seed}"] for seed in seeds or self.seeds] or [[]]
         return [
-            recipe(f"{data or self.data}/{method}", scale, [*overrides, *lam])
+            recipe(f"{data or self.data}/{method}", scale, [*self.settings, *overrides, *lam, *training])
             for method in self.methods
             for lam in lambdas
+            for training in trainings
         ]
 
 

@@ -100,30 +100,47 @@ ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
 """Needs that are attacks, by name; the others are measurements, and the checklist."""
 
 
-def plan_runs(
-    entries: Sequence[Entry], scale: str, *, data: str | None = None, overrides: Sequence[str] = ()
-) -> dict[str, tuple[RunPlan, list[str]]]:
-    """Every run that these entries need, by name, with what is measured of it."""
-    if scale not in EFFORTS:
-        raise unknown("scale", scale, EFFORTS)
+@dataclass(frozen=True)
+class Request:
+    """What a user asks to be reproduced."""
+
+    entries: Sequence[Entry]
+    scale: str
+    """One of the scales of the recipes."""
+    data: str | None = None
+    """Another data set than the paper's."""
+    overrides: Sequence[str] = ()
+    """Changes of the recipes, as --set has them."""
+    seeds: Sequence[int] = ()
+    """Trainings of every run; those of the entries if not given."""
+
+    def __post_init__(self) -> None:
+        if self.scale not in EFFORTS:
+            raise unknown("scale", self.scale, EFFORTS)
+
+    def experiments(self, entry: Entry) -> list[Experiment]:
+        """The runs that an entry compares."""
+        return entry.experiments(self.scale, self.data, self.overrides, self.seeds)
+
+
+def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
+    """Every run that the entries need, by name, with what is measured of it."""
     found: dict[str, tuple[RunPlan, list[str]]] = {}
-    for entry in entries:
-        for experiment in entry.experiments(scale, data, overrides):
-            run = RunPlan(experiment, EFFORTS[scale])
+    for entry in request.entries:
+        for experiment in request.experiments(entry):
+            run = RunPlan(experiment, EFFORTS[request.scale])
             _, needs = found.setdefault(experiment.run_name, (run, []))
             needs += [need for need in entry.needs if need not in needs]
     return found
 
 
-def plan_report(
-    entries: Sequence[Entry], scale: str, runs: Path, *, data: str | None = None, overrides: Sequence[str] = ()
-) -> Plan:
-    """The plan of the report: the records of every table and figure, by file name."""
-    found = plan_runs(entries, scale, data=data, overrides=overrides)
+def plan_report(request: Request, runs: Path) -> Plan:
+    """The plan of the report: the records of every table and figure, by file name, of runs below a directory."""
+    found, entries = plan_runs(request), request.entries
     planned: dict[str, PlannedRun] = {}
     items: list[PlannedItem] = []
     for entry in entries:
-        compared = {e.run_name: found[e.run_name][0] for e in entry.experiments(scale, data, overrides)}
+        compared = {e.run_name: found[e.run_name][0] for e in request.experiments(entry)}
         for name, run in compared.items():
             shown = _title(run.experiment, bool(entry.lambdas))
             planned.setdefault(name, PlannedRun(path=str(runs / name), title=shown))
@@ -136,7 +153,7 @@ def plan_report(
                 items.append(PlannedItem(name=base, renderer=render.renderer, records=records))
     headline = next((item.name for item in items if item.renderer == ATTACK_TABLE), None)
     title_ = entries[0].title if len(entries) == 1 else f"{len(entries)} tables and figures"
-    return Plan(title=title_, scale=scale, runs=planned, items=tuple(items), headline=headline)
+    return Plan(title=title_, scale=request.scale, runs=planned, items=tuple(items), headline=headline)
 
 
 def _files(run: RunPlan, needs: Sequence[str]) -> tuple[str, ...]:

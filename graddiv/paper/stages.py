@@ -19,8 +19,7 @@ from graddiv.evaluation.checklist import QUICK, Settings, checklist
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
 from graddiv.experiment import FORWARD, TWO_CORES, trained
-from graddiv.paper.entries import Entry
-from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, RunPlan, plan_runs
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, RunPlan, plan_runs
 from graddiv.performance import channels_last
 from graddiv.recipes import title
 from graddiv.report.comparison import CHECKLIST
@@ -44,6 +43,8 @@ class Stage:
         name = f"{title(experiment.method)} on {experiment.data.name}"
         if experiment.regularization is not None:
             name += f" (lambda {experiment.lam:g})"
+        if experiment.seed:
+            name += f", seed {experiment.seed}"
         return f"train {name}" if self.need is None else f"measure {self.need} of {name}"
 
     @property
@@ -59,11 +60,9 @@ class Stage:
         return float(max(done, default=0) / self.plan.experiment.epochs)
 
 
-def stages_of(
-    entries: Sequence[Entry], scale: str, runs: Path, *, data: str | None = None, overrides: Sequence[str] = ()
-) -> list[Stage]:
-    """Every stage that these entries need, each once, run by run."""
-    planned = plan_runs(entries, scale, data=data, overrides=overrides)
+def stages_of(request: Request, runs: Path) -> list[Stage]:
+    """Every stage that the request needs, each once, run by run."""
+    planned = plan_runs(request)
     return [Stage(plan, runs / name, need) for name, (plan, needs) in planned.items() for need in (None, *needs)]
 
 
