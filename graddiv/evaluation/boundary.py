@@ -26,7 +26,7 @@ def boundary_job(
     *,
     epsilon: float,
     examples: int = 4,
-    models: int = 5,
+    models: int = 10,
     grid: int = 41,
     n: int = 10,
     m: int = 20,

@@ -62,7 +62,7 @@ class Effort:
 
 EFFORTS = {
     "paper": Effort(None, 3, "paper", 10, (5, 10, 20), 20, 100, 50, 8),
-    "quick": Effort(500, 2, "quick", 10, (5, 10), 20, 100, 20, 5, (1, 5, 10, 20, 50), (1, 5, 10, 20, 50, 100)),
+    "quick": Effort(1000, 3, "quick", 10, (5, 10, 20), 20, 50, 20, 8, (1, 5, 10, 20, 50, 100), (1, 5, 10, 20, 50, 100)),
     "demo": Effort(200, 1, "demo", 10, (10,), 20, 50, 8, 3, (1, 5, 10, 20), (1, 5, 10, 20, 50)),
 }
 
@@ -187,10 +187,85 @@ DEMO = Entry(
 )
 
 
+TRIO = ("adv-bnn", "adv-bnn+control", "adv-bnn+graddiv")
+"""Adv-BNN, the same trained longer, and the same trained longer with GradDiv."""
+
+STUDY = (
+    Entry(
+        "study-seeds",
+        "Is the gain beyond the radius of training more than the luck of one training?",
+        "mnist",
+        TRIO,
+        (Render("accuracy-epsilon", ("curve",)), Render("kappa", ("concentration",))),
+        seeds=(0, 1, 2, 3, 4),
+    ),
+    Entry(
+        "study-close",
+        "One training of each, looked at from all sides",
+        "mnist",
+        TRIO,
+        (
+            Render("attack-table", ("suite", "suite-beyond")),
+            Render("accuracy-table", ("curves",)),
+            Render("training-concentration"),
+            Render("scatter", ("gradients",)),
+            Render("cosines", ("gradients",)),
+            Render("loss-increase", ("increase",)),
+            Render("transfer", ("transfer",)),
+            Render("n-sensitivity", ("sweep-n",)),
+            Render("m-sensitivity", ("sweep-m",)),
+            Render("rotation", ("rotation",)),
+            Render("checklist", ("checklist",)),
+        ),
+    ),
+    Entry(
+        "study-methods",
+        "The other defenses and regularizers",
+        "mnist",
+        (
+            *("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi"),
+            *("adv-bnn", "adv-bnn+graddiv", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp"),
+        ),
+        (Render("accuracy-epsilon", ("curve",)),),
+    ),
+    Entry(
+        "study-adversarial",
+        "R at the adversarial x",
+        "mnist",
+        ("adv-bnn+graddiv",),
+        (Render("accuracy-epsilon", ("curve",)),),
+        settings=("graddiv.at=adversarial",),
+    ),
+    Entry(
+        "study-lambda",
+        "The weight of GradDiv",
+        "mnist",
+        ("adv-bnn+graddiv",),
+        (Render("lambda-sensitivity", ("curve",)),),
+        lambdas=(0.1, 0.3, 1.0, 3.0),
+    ),
+    Entry(
+        "study-width",
+        "Half the width",
+        "mnist",
+        PAIR,
+        (Render("accuracy-epsilon", ("curve",)),),
+        settings=("network.width=0.125",),
+    ),
+)
+"""The paper's MNIST findings re-tested at scale quick; docs/findings.md says what came out."""
+
+
 def targets() -> dict[str, tuple[Entry, ...]]:
     """What can be reproduced: the demo, every table and figure alone, and all of a data set."""
     of_data = {data: tuple(e for e in ENTRIES.values() if e.data == data) for data in ("mnist", "cifar10", "stl10")}
-    return {"demo": (DEMO,), **of_data, **{name: (entry,) for name, entry in ENTRIES.items()}}
+    return {
+        "demo": (DEMO,),
+        "mnist-study": STUDY,
+        **{e.name: (e,) for e in STUDY},
+        **of_data,
+        **{name: (entry,) for name, entry in ENTRIES.items()},
+    }
 
 
 def entries_of(target: str) -> tuple[Entry, ...]:

@@ -78,16 +78,21 @@ class RunPlan:
         return MEASUREMENTS[need].files(self.measurement_settings(need), shape[0] * shape[1] * shape[2])
 
 
-def _suite(run: RunPlan) -> list[Cell]:
+def _suite(run: RunPlan, ratio: float = 1.0) -> list[Cell]:
+    """All attacks of the suite, at a multiple of the radius of training."""
     effort = run.effort
     attacks = suite(effort.suite, m=effort.suite_m)
-    return cells(attacks, [run.radius], n=effort.n, repeats=effort.repeats, random=run.experiment.random)
+    return cells(attacks, [run.at(ratio)], n=effort.n, repeats=effort.repeats, random=run.experiment.random)
 
+
+BEYOND = 1.2
+"""The multiple of the radius of training, 0.36 of 0.3, at which the paper's methods are farthest apart."""
 
 CHECKLIST_NEED = "checklist"
 
 ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
     "suite": _suite,
+    "suite-beyond": lambda run: _suite(run, BEYOND),
     "curves": lambda run: [cell for n in run.effort.curve_n for cell in run.eot(run.radii, n, fgsm=True)],
     "curve": lambda run: run.eot(run.radii, max(run.effort.curve_n)),
     "curve-n1": lambda run: run.eot(run.radii, 1),

@@ -108,6 +108,9 @@ class PublishedValues(Protocol):
     def epsilons(self) -> list[float]:
         """The perturbation bounds of its table of the data set."""
 
+    def said(self, figure: str) -> str:
+        """A sentence with the numbers that its text gives for a figure; empty if there are none."""
+
     def origin(self) -> str:
         """A sentence on whose data and which radius its values are of, where they are not ours."""
 
@@ -129,6 +132,10 @@ class NothingPublished:
     def epsilons(self) -> list[float]:
         """No bounds."""
         return []
+
+    def said(self, figure: str) -> str:
+        """Nothing."""
+        return ""
 
     def origin(self) -> str:
         """Nothing to say."""

@@ -132,7 +132,7 @@ def checklist_table(comparison: Comparison) -> Table:
         columns=("behaviour", "method", "verdict", "evidence"),
         rows=tuple(rows),
         caption=f"{', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}. "
-        f"Ours: recipe scale {comparison.scale}, {comparison.data}.",
+        f"Ours: recipe scale {comparison.scale}, {comparison.data}.{comparison.published.said('checklist')}",
         highlighted=frozenset(highlighted),
     )
 

@@ -62,6 +62,26 @@ def supplement() -> dict[PublishedCell, Value]:
     }
 
 
+class Statement(NamedTuple):
+    """A number that stands in the paper's text, and in no table."""
+
+    figure: str
+    """The figure of ours that it belongs to."""
+    data: str
+    method: str
+    quantity: str
+    value: float
+
+
+@cache
+def text() -> tuple[Statement, ...]:
+    """The numbers of the paper's text."""
+    return tuple(
+        Statement(row["figure"], row["data"], row["method"], row["quantity"], float(row["value"]))
+        for row in _rows("text")
+    )
+
+
 class PaperValues:
     """The paper's values for one data set, at the radii that correspond to ours."""
 
@@ -96,6 +116,15 @@ class PaperValues:
         found = _supplement(self.data, method, attack, n)
         rows = (*_supplement(self.data, method, "clean", n), *found) if found else ()
         return [(self._ours(epsilon), v.mean) for epsilon, v in rows]
+
+    def said(self, figure: str) -> str:
+        """What the paper's text says of a figure: " The paper: sample MRL 0.64 (adv-bnn), 0.15 (adv-bnn+graddiv)."."""
+        quantities: dict[str, list[str]] = {}
+        for statement in text():
+            if (statement.figure, statement.data) == (figure, self.data):
+                quantities.setdefault(statement.quantity, []).append(f"{statement.value:g} ({statement.method})")
+        parts = [f"{quantity} {', '.join(values)}" for quantity, values in quantities.items()]
+        return f" The paper: {'; '.join(parts)}." if parts else ""
 
     def origin(self) -> str:
         """Which data and radius its values are of, where they are not ours."""

@@ -144,7 +144,8 @@ def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, la
         figure=figure,
         columns=COLUMNS,
         rows=(*rows, *papers),
-        caption=f"{_compared(swept, vary)}{zero}{theirs_too} {scale(comparison, _setting(swept))}",
+        caption=f"{_compared(swept, vary)}{zero}{theirs_too}{comparison.published.said(name)} "
+        f"{scale(comparison, _setting(swept))}",
     )
 
 

@@ -67,7 +67,7 @@ def _scatter_caption(comparison: Comparison, sampled: Sampled) -> str:
         said += f"(debiased {debiased})."
     n = len(sampled[0][2])
     return (
-        f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}. "
+        f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}.{comparison.published.said('scatter')} "
         f"{scale(comparison, f'{n} gradients at the first test example')}"
     )
 
@@ -248,7 +248,7 @@ def loss_increase(comparison: Comparison) -> Figure:
     )
     holds = [f"{100 * float(record.holds.mean()):.0f} %" for record in records]
     bound = f"Theorem 1's bound on its first-order part holds for {listed(holds)} of the examples."
-    return replace(drawing, caption=f"{drawing.caption} {bound}")
+    return replace(drawing, caption=f"{drawing.caption} {bound}{comparison.published.said('loss-increase')}")
 
 
 @draws("rotation")

@@ -33,6 +33,9 @@ CLASSES = (
 )  # fmt: skip
 """Paul Tol's muted palette, for ten classes."""
 
+PER_ROW = 5
+"""Sample models in a row of decision regions: two rows for each network, as in the paper."""
+
 OUTLINE = withStroke(linewidth=2, foreground="black")
 """Under what is white, so that it is seen on every class."""
 
@@ -94,7 +97,8 @@ def transfer_matrices(comparison: Comparison) -> Figure:
         columns=("method", "lam", "source", "target", "accuracy"),
         rows=tuple(rows),
         caption=(
-            f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less. "
+            f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less."
+            f"{comparison.published.said('transfer')} "
             f"{scale(comparison, *settings)}"
         ),
     )
@@ -138,19 +142,24 @@ def boundary(comparison: Comparison) -> Figure:
     if not found:
         raise missing("boundary", "decision regions of sample models", "measure RUN --what boundary")
     models = min(record.models for _, record, _ in found)
-    figure, axes = panels(len(found), models + 1, style.TWO_COLUMNS, 1.22 * len(found) + 0.6, sharex=True, sharey=True)
+    across, down = min(models, PER_ROW) + 1, -(-models // PER_ROW)  # the last column is the ensemble's
+    height = 1.22 * down * len(found) + 0.6
+    figure, axes = panels(down * len(found), across, style.TWO_COLUMNS, height, sharex=True, sharey=True)
     classes = sorted({int(c) for _, record, _ in found for c in np.unique(record.regions[0])})
     rows: list[tuple[object, ...]] = []
     names, shares = titles([run for run, *_ in found]), []
     for number, (run, record, _) in enumerate(found):
         regions, c, reach = record.regions[0], np.array(record.coordinates), _reach(record)
-        for column, which in enumerate([*range(models), -1]):
-            ax = axes[number * (models + 1) + column]
+        own = axes[number * down * across : (number + 1) * down * across]
+        for line in range(1, down):
+            own[line * across + across - 1].set_visible(False)
+        for which in [*range(models), -1]:
+            line, column = (0, across - 1) if which < 0 else divmod(which, PER_ROW)
+            ax = own[line * across + column]
             _regions(ax, regions[which], c, reach)
             name = "ensemble" if which < 0 else f"model {which + 1}"
-            if number == 0:
-                ax.set_title(name)
-            if number == len(found) - 1:
+            ax.set_title(name)
+            if number == len(found) - 1 and line == down - 1:
                 ax.set_xlabel("1st direction")
             rows += [
                 (run.method, run.lam, name, float(c[i]), float(c[j]), int(value))
@@ -158,7 +167,7 @@ def boundary(comparison: Comparison) -> Figure:
             ]
         inside, shown = regions[:-1, reach <= 1 + 1e-6], regions[:-1].reshape(len(regions) - 1, -1)
         shares.append(f"{names[number]} {_disagreement(inside)} and {_disagreement(shown)}")
-        axes[number * (models + 1)].set_ylabel(names[number].replace(" + ", "\n+ ") + "\n2nd direction")
+        own[0].set_ylabel(names[number].replace(" + ", "\n+ ") + "\n2nd direction")
     squares = [
         Line2D([], [], marker="s", linestyle="none", color=CLASSES[k % len(CLASSES)], markersize=6, label=f"class {k}")
         for k in classes
