@@ -10,7 +10,7 @@ from jaxtyping import Bool
 from graddiv.errors import GradDivError
 from graddiv.records.attack import AttackRecord
 from graddiv.records.record import Record
-from graddiv.records.statistics import Summary, by_value, cross_fitted_total, summary, total, wilson
+from graddiv.records.statistics import Summary, accuracy, by_value, cross_fitted_total, summary, total, wilson
 
 PAPER_ROWS = tuple(
     f"{prefix}{attack}"
@@ -66,12 +66,14 @@ def _at_one_epsilon(records: Sequence[AttackRecord]) -> list[Row]:
             (CROSS_FITTED_TOTAL, cross_fitted_total, attacks),
         ):
             if among:
-                rows.append(Row(name, summary(_per_repeat(how, among)), None, len(among)))
+                verdicts = _per_repeat(how, among)
+                found = summary([flags for repeat in verdicts for flags in repeat], len(verdicts))
+                rows.append(Row(name, found, None, len(among)))
     return rows
 
 
 def _row(label: str, group: Sequence[AttackRecord]) -> Row:
-    return Row(label, summary([r.correct for r in group]), float(np.mean([r.accuracy_per_draw for r in group])))
+    return Row(label, accuracy(group), float(np.mean([r.accuracy_per_draw for r in group])))
 
 
 def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
@@ -91,9 +93,9 @@ def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
 
 
 def _per_repeat(
-    how: Callable[[Iterable[AttackRecord]], Bool[np.ndarray, " b"]], attacks: dict[str, list[AttackRecord]]
-) -> list[Bool[np.ndarray, " b"]]:
-    """A Total for each repeat that every attack has."""
+    how: Callable[[Iterable[AttackRecord]], list[Bool[np.ndarray, " b"]]], attacks: dict[str, list[AttackRecord]]
+) -> list[list[Bool[np.ndarray, " b"]]]:
+    """The Totals, by either ensemble, of each repeat that every attack has."""
     repeats = sorted(set.intersection(*({r.draws for r in group} for group in attacks.values())))
     if not repeats:
         raise GradDivError(f"the attacks {', '.join(attacks)} have no repeat in common: there is no Total of them")

@@ -30,25 +30,24 @@ def caveats(comparison: Comparison, default: Grid | None) -> list[tuple[str, str
                 "the verdict therefore compares the runs example by example.",
             ),
             (
-                "Repeats.",
-                f"{repeats} with independent draws: ± is the standard deviation over them, and says nothing of the "
-                "choice of examples."
-                if repeats > 1
-                else "One only, so the spread over draws of sample models is not known.",
+                "Draws.",
+                f"{repeats} repeat{'' if repeats == 1 else 's'} of every attack, each judged by two ensembles of "
+                "models that it never saw: ± is the standard deviation over these verdicts.",
             ),
         ]
     seeds = ", ".join(str(seed) for seed in sorted({run.experiment.seed for run in comparison.runs}))
     return [
         *found,
         (
-            "One training run each.",
-            f"Each run was trained once (seed {seeds}): how far two trainings of one method differ is in no interval "
-            "and no p-value here.",
+            "Trainings.",
+            f"Trained with the seeds {seeds}: how far two trainings of one method differ is in no interval and no "
+            "p-value here; where several were made, their spread stands apart.",
         ),
         (
-            "Total is pessimistic by chance.",
-            "A minimum over noisy verdicts is too low; the cross-fitted Total chooses the worst attack for each "
-            "example on one ensemble and scores it on another. p-values are of single comparisons.",
+            "Total takes a minimum over noisy verdicts.",
+            "That mines chance, and is too low where attacks are equally strong; the cross-fitted Total chooses the "
+            "worst attack for each example on one ensemble and scores it on the other. It can still be the lower one, "
+            "where the second ensemble happens to be. p-values are of single comparisons.",
         ),
         (
             "Scattered gradients are not robustness.",

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, parse
-from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, curve, summary
+from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
 
@@ -84,7 +84,7 @@ class ReportRun:
     def clean(self) -> Summary | None:
         """The accuracy without an attack, if it was measured."""
         found = self.attacked(label="clean")
-        return summary([r.correct for r in found]) if found else None
+        return accuracy(found) if found else None
 
 
 class PublishedValue(Protocol):
@@ -174,6 +174,14 @@ class Comparison:
         """The same of these runs alone."""
         return replace(self, runs=tuple(runs))
 
+    @property
+    def groups(self) -> list[tuple[ReportRun, ...]]:
+        """Its runs by title: several trainings of one method are one line of a figure, one column of a table."""
+        found: dict[str, list[ReportRun]] = {}
+        for run in self.runs:
+            found.setdefault(run.title, []).append(run)
+        return [tuple(group) for group in found.values()]
+
     def only(self, wanted: Callable[[ReportRun, AttackRecord], bool]) -> "Comparison":
         """The same with these records of attacks alone, clean images included."""
         kept = [(run, [r for r in run.attacks if r.is_clean or wanted(run, r)]) for run in self.runs]
@@ -191,7 +199,7 @@ class Curves(NamedTuple):
     fixed: dict[str, Any]
     """The other settings."""
     of_runs: tuple[tuple[ReportRun, list[tuple[Any, Summary]]], ...]
-    """For each run that has points: (value, accuracy)."""
+    """For each method, in the person of its first run: (value, accuracy), the mean over its trainings."""
 
 
 FIXED = ("epsilon", "n", "m", "restarts", "examples")
@@ -218,7 +226,13 @@ def curves(comparison: Comparison, vary: str, attack: str = "PGD") -> Curves | N
             )
         if name != vary:
             fixed[name] = values.pop()
-    return Curves(fixed, tuple((run, curve(records, vary)) for run, records in found))
+    of_run = {run.path: dict(curve(records, vary)) for run, records in found}
+    of_groups = []
+    for group in comparison.of([run for run, _ in found]).groups:
+        trainings = [of_run[run.path] for run in group]
+        shared = [value for value in trainings[0] if all(value in points for points in trainings)]
+        of_groups.append((group[0], [(x, over_trainings([points[x] for points in trainings])) for x in shared]))
+    return Curves(fixed, tuple(of_groups))
 
 
 def is_eot(run: ReportRun, record: AttackRecord, attack: str) -> bool:

@@ -61,7 +61,8 @@ def write(contents: Contents, out: Path) -> Path:
 def render(contents: Contents) -> str:
     """The page as text; equal records give equal bytes."""
     comparison, grids, default = contents.comparison, contents.grids, contents.headline
-    pairs = find_pairs(comparison)
+    by_path = {run.path: run for run in comparison.runs}
+    pairs = [(by_path[a.path], by_path[b.path]) for a, b in find_pairs(default.comparison if default else comparison)]
     compared = pairs[0] if pairs else comparison.runs[:2]
     figures = [_figure(figure) for figure in contents.figures]
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in figures)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from graddiv.errors import GradDivError
-from graddiv.records import PAPER_ROWS, PAPERS_TOTAL, AttackRecord, Row, Summary, table
+from graddiv.records import PAPER_ROWS, PAPERS_TOTAL, AttackRecord, Row, Summary, over_trainings, table
 from graddiv.report.comparison import Comparison, PublishedValue, ReportRun, curves, is_eot
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.texts import bound
@@ -27,14 +27,16 @@ def attack_table(comparison: Comparison) -> Table:
     epsilon = the_only("epsilon", (r.epsilon for r in attacked))
     ns = {r.n for r in attacked if r.mode == "eot"}
     n = the_only("n", ns) if ns else None
-    found = [{row.label: row for row in table(run.attacks)} if run.attacks else {} for run in comparison.runs]
+    groups = comparison.groups
+    first = [group[0] for group in groups]
+    found = [_pooled(group) for group in groups]
     labels = _labels(comparison, epsilon, n, found)
-    papers = [{label: _papers(comparison, run, label, epsilon, n) for label in labels} for run in comparison.runs]
+    papers = [{label: _papers(comparison, run, label, epsilon, n) for label in labels} for run in first]
     decides = [_lowest(of_run) for of_run in found]
 
     columns, marked, highlighted = ["attack"], set(), set()
     body, numbers = [[label] for label in labels], []
-    for run, ours, theirs, deciding in zip(comparison.runs, found, papers, decides, strict=True):
+    for run, ours, theirs, deciding in zip(first, found, papers, decides, strict=True):
         for i, label in enumerate(labels):
             row = ours.get(label)
             text = _cell(row.accuracy) if row else NOT_RUN if _possible(run, label) else NOT_APPLICABLE
@@ -143,6 +145,17 @@ def _with_n(comparison: Comparison, attack: str, n: int | None) -> Comparison:
     return comparison.of(runs).only(lambda run, r: is_eot(run, r, attack) and (n is None or r.n == n))
 
 
+def _pooled(group: Sequence[ReportRun]) -> dict[str, Row]:
+    """The rows of one method by label, over its trainings; rows that not all of them have are left out."""
+    of_runs = [{row.label: row for row in table(run.attacks)} if run.attacks else {} for run in group]
+    rows = {}
+    for label, row in of_runs[0].items():
+        trainings = [rows_of_run[label] for rows_of_run in of_runs if label in rows_of_run]
+        if len(trainings) == len(group):
+            rows[label] = row._replace(accuracy=over_trainings([t.accuracy for t in trainings]))
+    return rows
+
+
 def the_only(name: str, values: Iterable[Value]) -> Value:
     """The value that all records share."""
     found = sorted(set(values))  # type: ignore[type-var]
@@ -188,20 +201,21 @@ def _lowest(rows: dict[str, Row]) -> str | None:
 
 def _cell(value: Summary) -> str:
     low, high = (f"{100 * bound:.0f}" for bound in value.interval)
-    return f"{_short(value)} ({low}–{high})"
+    trainings = f", trainings ± {100 * value.training_std:.1f}" if value.trainings else ""
+    return f"{_short(value)} ({low}–{high}){trainings}"
 
 
 def _short(value: Summary | None) -> str:
     if value is None:
         return NOT_RUN
-    return f"{100 * value.mean:.1f}" + (f" ± {100 * value.std:.1f}" if value.repeats > 1 else "")
+    return f"{100 * value.mean:.1f}" + (f" ± {100 * value.std:.1f}" if value.std > 0 else "")
 
 
 def _numbers(row: Row | None) -> tuple[object, ...]:
     if row is None:
         return ("", "", "", "", "", "")
-    mean, std, repeats, interval = row.accuracy
-    return (mean, std if repeats > 1 else "", repeats, *interval, "" if row.per_draw is None else row.per_draw)
+    a = row.accuracy
+    return (a.mean, a.std if a.std > 0 else "", a.repeats, *a.interval, "" if row.per_draw is None else row.per_draw)
 
 
 def _papers_numbers(value: PublishedValue | None) -> tuple[object, ...]:
@@ -232,18 +246,19 @@ def _attack_caption(comparison: Comparison, decides: Sequence[str | None], paper
     records = [r for run in comparison.runs for r in run.attacks]
     ns = {r.n for r in records if r.mode == "eot"}
     examples, repeats = {r.examples for r in records}, Counter((r.target, r.label) for r in records)
-    run = [sum(label in {r.label for r in of.attacks} for label in PAPER_ROWS) for of in comparison.runs]
+    run = [sum(label in {r.label for r in of[0].attacks} for label in PAPER_ROWS) for of in comparison.groups]
     sentences = [
         f"Ours: {scale_of_ours(comparison, examples, set(repeats.values()))}"
         + (f", EOT over n = {_range(ns)} models" if ns else "")
         + (f"; iterations m: {iterations}" if (iterations := _iterations(records)) else "")
         + ".",
-        "Mean ± std is over repeats with other draws; in parentheses the 95 % interval from the choice of examples.",
+        "Mean ± std is over draws: every repeat is judged by two ensembles.  In parentheses the 95 % interval from the "
+        "choice of examples and from the draws.",
         "Bold: the attack that decides the Total of its column, which is "
-        + ", ".join(f"{label} for {of.title}" for of, label in zip(comparison.runs, decides, strict=True) if label)
+        + ", ".join(f"{label} for {of[0].title}" for of, label in zip(comparison.groups, decides, strict=True) if label)
         + ".",
         f"Total (paper's rows) is over those of the paper's {len(PAPER_ROWS)} attacks that were run: "
-        + ", ".join(f"{k} for {of.title}" for of, k in zip(comparison.runs, run, strict=True))
+        + ", ".join(f"{k} for {of[0].title}" for of, k in zip(comparison.groups, run, strict=True))
         + ".",
     ]
     if papers:
@@ -259,8 +274,8 @@ def _accuracy_caption(
     iterations = ", ".join(f"{attack} {fixed['m']}" for attack, fixed in used.items())
     sentences = [
         f"Ours: {scale_of_ours(comparison, examples, repeats)}; iterations m: {iterations}.",
-        "Mean ± std is over repeats with other draws; the 95 % interval from the choice of examples reaches up to "
-        f"{widest:.1f} points to either side.",
+        "Mean ± std is over draws: every repeat is judged by two ensembles.  The 95 % interval from the choice of "
+        f"examples and from the draws reaches up to {widest:.1f} points to either side.",
     ]
     if papers:
         sentences.append(f"In italics: the paper's values, at its own scale.{comparison.published.origin()}")

@@ -40,7 +40,7 @@ class Verdict:
 
 
 class Paired(NamedTuple):
-    """Two runs on the same examples: shares of repeats in which each got an example right."""
+    """Two runs on the same examples: shares of verdicts, over repeats and ensembles, in which each was right."""
 
     before: Float[np.ndarray, " b"]
     after: Float[np.ndarray, " b"]
@@ -95,7 +95,7 @@ def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequenc
 
 
 class Held(NamedTuple):
-    """Examples, and the share of repeats in which each stood up to some attacks."""
+    """Examples, and the share of verdicts, over repeats and ensembles, in which each stood up to some attacks."""
 
     data: DataIdentity
     ids: Int64[np.ndarray, " b"]
@@ -108,7 +108,13 @@ def _held(grid: Grid, run: ReportRun, labels: Sequence[str]) -> Held | None:
     whole = [group for group in by_repeat.values() if len(group) == len(labels)]
     if not whole:
         return None
-    verdicts = [records.cross_fitted_total(group) if len(group) > 1 else group[0].correct for group in whole]
+    verdicts = [
+        flags
+        for group in whole
+        for flags in (
+            records.cross_fitted_total(group) if len(group) > 1 else [group[0].correct, group[0].correct_again]
+        )
+    ]
     return Held(whole[0][0].data, whole[0][0].ids, np.mean(verdicts, axis=0))
 
 

@@ -37,12 +37,18 @@ Points = Sequence[tuple[Any, Summary]]
 
 
 def plot_accuracy(axes: Axes, run: ReportRun, look: style.Look, points: Points) -> list[tuple[object, ...]]:
-    """A curve of ours with its band of 95 % intervals from the choice of test examples; the points drawn."""
+    """A curve of ours with its band of 95 % intervals, and a dot for each of several trainings; the points drawn."""
     rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
+    dots = [(x, 100 * mean) for x, s in points for mean in s.trainings]
+    for at, mean in dots:
+        axes.plot([at], [mean], color=look.colour, marker="o", markersize=2, alpha=0.5, linestyle="none")
     x, accuracy, low, high = zip(*rows, strict=True)
     axes.plot(x, accuracy, color=look.colour, marker=look.marker, linestyle=look.dash)
     axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
-    return [(run.method, run.lam, "ours", *row) for row in rows]
+    return [
+        *((run.method, run.lam, "ours", *row) for row in rows),
+        *((run.method, run.lam, "one training", x, mean, "", "") for x, mean in dots),
+    ]
 
 
 def plot_papers(
@@ -86,7 +92,10 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         rows += plot_accuracy(axes, run, look, from_clean(run, points))
     _percent(axes, style.EPSILON)
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
-    bands = "Bands: 95 % intervals from the choice of test examples."
+    bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
+    trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
+    if trainings:
+        bands += f" Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots."
     theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.published.origin()}" if papers else ""
     return Figure(
         name="accuracy-epsilon",

@@ -20,6 +20,7 @@ from graddiv.report.figures.common import (
     handle,
     legend_below,
     listed,
+    looks,
     missing,
     number,
     pair,
@@ -171,7 +172,15 @@ def _densities(
     said: str,
     *settings: str,
 ) -> Figure:
-    found = [(run, values_of(record).astype(np.float64), look) for run, record, look in with_record(comparison, kind)]
+    of_title: dict[str, list[np.ndarray]] = {}
+    for run, record, _ in with_record(comparison, kind):
+        of_title.setdefault(run.title, []).append(values_of(record).astype(np.float64))
+    first = [group[0] for group in comparison.groups]
+    found = [
+        (run, np.concatenate(of_title[run.title]), look)  # trainings of one method together
+        for run, look in zip(first, looks(first), strict=True)
+        if run.title in of_title
+    ]
     found = [(run, values[np.isfinite(values)], look) for run, values, look in found]
     found = [entry for entry in found if len(entry[1])]
     if not found:
