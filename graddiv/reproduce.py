@@ -11,10 +11,9 @@ from pathlib import Path
 
 from graddiv import store
 from graddiv.attacks import FGSM, PGD
-from graddiv.data import load
 from graddiv.distributed import Process
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation import Cell, Target, cells, suite
+from graddiv.evaluation import Cell, Target, cells, suite, target_of
 from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
 from graddiv.evaluation.boundary import boundary_job
 from graddiv.evaluation.checklist import QUICK, Settings, checklist
@@ -27,16 +26,16 @@ from graddiv.evaluation.concentration import (
 )
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.transfer import transfer_job
-from graddiv.experiment import FORWARD, TWO_CORES, Experiment, trained
+from graddiv.experiment import TWO_CORES, Experiment, forward_work
 from graddiv.geometry import L2
 from graddiv.paper import EFFORTS, EPSILONS, Effort, Entry
-from graddiv.performance import channels_last
 from graddiv.recipes import radius, title
 from graddiv.report import page
 from graddiv.report.figures import FIGURES
 from graddiv.report.output import Figure, Table, save
 from graddiv.report.study import RunFiles, Study
 from graddiv.report.tables import accuracy_table, attack_table, checklist_table
+from graddiv.runs import Run
 from graddiv.training import train
 from graddiv.training.loop import Listener
 
@@ -52,6 +51,11 @@ class Stage:
     directory: Path
     need: str | None
     """None: train it."""
+
+    @property
+    def run(self) -> Run:
+        """The run directory."""
+        return Run(self.directory)
 
     @property
     def label(self) -> str:
@@ -107,7 +111,7 @@ class StageRunner:
         else:
             jobs = self.jobs(stage)
             passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in jobs)
-        return passes * FORWARD[experiment.network.architecture] * experiment.network.width**2 / TWO_CORES
+        return passes * forward_work(experiment.network) / TWO_CORES
 
     def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: WorkListener = silent) -> None:
         """Train, or make the records that are missing."""
@@ -115,7 +119,7 @@ class StageRunner:
             device = str(self.process.device)
             train(stage.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
         elif stage.need == "checklist":
-            directory = stage.directory / "records"
+            directory = stage.run.records
             with writing(directory, self.process):
                 checklist(
                     self.target(stage),
@@ -126,7 +130,7 @@ class StageRunner:
                     progress=progress,
                 )
         else:
-            with writing(stage.directory / "records", self.process):
+            with writing(stage.run.records, self.process):
                 run(self.jobs(stage), process=self.process, progress=progress)
 
     @property
@@ -136,7 +140,7 @@ class StageRunner:
 
     def _checked(self, stage: Stage) -> bool:
         """Whether the checklist was gone through, with these very settings."""
-        path = stage.directory / "records" / "checklist.json"
+        path = stage.run.checklist_file
         found = store.read_json(path) if path.exists() else {}
         return (found.get("epsilon"), found.get("settings")) == (
             stage.radius,
@@ -147,23 +151,22 @@ class StageRunner:
         """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
         experiment = stage.experiment
         if progress_of(stage) == 1:
-            _, F = trained(stage.directory, self.data_root)
+            F = stage.run.network(self.data_root)
         else:
             F = experiment.build(experiment.training_set(self.data_root))
-        F.to(self.process.device)
-        channels_last(F)
-        data = load(experiment.data.name, "test", self.data_root)
-        if self.effort.examples is not None:
-            data = data.take(slice(0, self.effort.examples))
-        facts = {
-            "method": experiment.method,
-            "lam": experiment.lam,
-        }
-        return Target(F, data, experiment.run_name, seed=self.seed, batch=self.effort.batch, facts=facts)
+        return target_of(
+            experiment,
+            F,
+            examples=self.effort.examples,
+            batch=self.effort.batch,
+            seed=self.seed,
+            data_root=self.data_root,
+            device=self.process.device,
+        )
 
     def jobs(self, stage: Stage) -> list[Job]:
         """The records that a measurement is made of."""
-        target, effort, directory = self.target(stage), self.effort, stage.directory / "records"
+        target, effort, directory = self.target(stage), self.effort, stage.run.records
         radius, hard = stage.radius, stage.hard_radius
         match stage.need:
             case "suite" | "curve" | "pgd" | "sweep-n" | "sweep-m":
@@ -255,9 +258,7 @@ def _checklist_passes(settings: Settings, examples: int) -> float:
 
 def progress_of(stage: Stage) -> float:
     """Which share of its epochs a run has behind it."""
-    log = stage.directory / "metrics.jsonl"
-    done = [line["epoch"] for line in store.read_log(log) if line["event"] == "epoch"] if log.exists() else []
-    return max(done, default=0) / stage.experiment.epochs
+    return stage.run.epochs_done / stage.experiment.epochs
 
 
 def claim(directory: Path, what: dict[str, object], force: bool) -> None:

@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict, dataclass
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +21,9 @@ from graddiv.evaluation.prediction import predict
 from graddiv.experiment import Experiment
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
-from graddiv.recipes import LAMBDAS, REGULARIZERS
+from graddiv.recipes import LAMBDAS
+from graddiv.registries import REGULARIZERS
+from graddiv.runs import Run
 from graddiv.seeding import fold
 from graddiv.training import train
 from graddiv.training.loop import DivergedError, Listener
@@ -162,8 +165,8 @@ def tune(
                 queue.diverged(trial, str(error))
                 continue
             clean, robust = judge(F, data, experiment.seed)
-            epochs = [line for line in store.read_log(out / name / "metrics.jsonl") if line["event"] == "epoch"]
-            queue.done(trial, Result(regularizer, lam, clean, robust, epochs[-1].get("rho")))
+            rho = Run(out / name).epochs[-1].get("rho")
+            queue.done(trial, Result(regularizer, lam, clean, robust, rho))
 
 
 def _name(regularizer: str, lam: float) -> str:
@@ -294,7 +297,7 @@ def _distributions(search: Search) -> "dict[str, BaseDistribution]":
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
     if search.sampler == "grid":  # whatever is asked for later fits too
-        return {"regularizer": CategoricalDistribution(REGULARIZERS), "lam": FloatDistribution(0.0, MOST)}
+        return {"regularizer": CategoricalDistribution(tuple(REGULARIZERS)), "lam": FloatDistribution(0.0, MOST)}
     low, high = min(search.lambdas), max(search.lambdas)
     return {"regularizer": CategoricalDistribution(search.regularizers), "lam": FloatDistribution(low, high, log=True)}
 
@@ -315,9 +318,8 @@ def write_table(results: Sequence[Result], path: Path) -> None:
     store.write(path, text.getvalue().encode())
 
 
-COLOURS = {"kappa": "#0072B2", "mean": "#E69F00", "dpp": "#009E73", "max": "#D55E00", "smoothmax": "#CC79A7"}
-"""Okabe and Ito's, which the colour-blind tell apart."""
-MARKERS = {"kappa": "o", "mean": "s", "dpp": "^", "max": "D", "smoothmax": "v"}
+LOOKS = (("#0072B2", "o"), ("#E69F00", "s"), ("#009E73", "^"), ("#D55E00", "D"), ("#CC79A7", "v"))
+"""Colours (Okabe and Ito's, which the colour-blind tell apart) and markers, in the order of the regularizers."""
 
 
 def plot(results: Sequence[Result], judge: Judge, stem: Path) -> None:
@@ -326,10 +328,13 @@ def plot(results: Sequence[Result], judge: Judge, stem: Path) -> None:
 
     figure = Figure(figsize=(5.0, 3.4), layout="constrained")
     axes = figure.add_subplot()
-    for name in (name for name in COLOURS if any(r.regularizer == name for r in results)):
+    tried = {r.regularizer for r in results}
+    for name, (colour, marker) in zip([*REGULARIZERS, *sorted(tried - REGULARIZERS.keys())], cycle(LOOKS)):
+        if name not in tried:
+            continue
         found = sorted((r.lam, r.robust, r.clean) for r in results if r.regularizer == name and r.robust is not None)
         lam, robust, clean = zip(*found, strict=True) if found else ((), (), ())
-        style: dict[str, Any] = {"color": COLOURS[name], "marker": MARKERS[name], "markersize": 4}
+        style: dict[str, Any] = {"color": colour, "marker": marker, "markersize": 4}
         axes.plot(lam, robust, label=f"R_{name}", **style)
         axes.plot(lam, clean, linestyle=":", **style)
     axes.set_xscale("log")

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import SCALES, names, recipe, title
@@ -50,14 +51,12 @@ def test_the_papers_settings() -> None:
 
 
 def test_alpha_kl_over_the_examples_is_the_papers_at_every_scale() -> None:
-    from graddiv.experiment import TRAINING_EXAMPLES
-
     for data in ("mnist", "cifar10", "stl10"):
         for scale in ("quick", "demo"):
             e = recipe(f"{data}/adv-bnn", scale)
             assert e.gaussian is not None
-            examples = e.data.examples or TRAINING_EXAMPLES[e.data.name]
-            ratio = e.gaussian.alpha_kl / examples / (0.02 / TRAINING_EXAMPLES[e.data.name])
+            all_examples = SOURCES[e.data.name].training_examples
+            ratio = e.gaussian.alpha_kl / (e.data.examples or all_examples) / (0.02 / all_examples)
             assert ratio == pytest.approx(1, rel=0.03), (data, scale)
 
 

@@ -13,6 +13,7 @@ from graddiv.data.registry import SPLITS, lookup
 from graddiv.data.source import Part
 from graddiv.errors import unknown
 
+
 def load(name: str, split: str = "train", root: str | Path | None = None) -> Dataset:
     """Read a split; `root` is the folder that holds the official files (default: see `files.search_path`).
 

@@ -21,6 +21,7 @@ from graddiv.report.style import BLACK, looks
 from graddiv.report.tables import attack_table
 from graddiv.report.texts import bound, count, data_uri, duration, legible, percent, prose, sentence
 from graddiv.report.verdict import verdict
+from graddiv.runs import Run
 
 SIZE = 3_000_000
 """The page stays below so many bytes: it can be mailed."""
@@ -159,9 +160,8 @@ def _checklist(study: Study) -> list[dict[str, Any]]:
 
 
 def _recipe(run: RunFiles) -> dict[str, Any]:
-    log = store.read_log(run.path / "metrics.jsonl")
-    start = next((line for line in log if line["event"] == "start"), {})
-    recipe = run.path / "recipe.toml"
+    start = next((line for line in Run(run.path).log if line["event"] == "start"), {})
+    recipe = Run(run.path).recipe_file
     return {
         "title": run.title,
         "method": run.method,

@@ -9,16 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from graddiv import store
+from graddiv.experiment import DEFENSES
 from graddiv.records import Record, Summary, curve, summary
+from graddiv.runs import Run
 
 SETTINGS = ("epsilon", "n", "m", "restarts", "examples")
 """What tells attack records of one label apart, but for repeats."""
 
 WHOLE_BOX = 1.0
 """The bound within which every image lies: the checklist's unbounded attack."""
-
-NOISE = ("gaussian", "pni", "rse", "mixup")
-"""Sections of an experiment that make a network random."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class RunFiles:
     @cached_property
     def experiment(self) -> dict[str, Any]:
         """The settings it was trained with."""
-        found: dict[str, Any] = store.read_json(self.path / "experiment.json")
+        found: dict[str, Any] = store.read_json(Run(self.path).experiment_file)
         return found
 
     @property
@@ -48,7 +47,7 @@ class RunFiles:
     @property
     def random(self) -> bool:
         """Whether the network has noise; one without knows no EOT."""
-        return any(self.experiment.get(section) is not None for section in NOISE)
+        return any(self.experiment.get(section) is not None for section in DEFENSES)
 
     @property
     def lam(self) -> float:
@@ -64,12 +63,12 @@ class RunFiles:
     @cached_property
     def epochs(self) -> list[dict[str, Any]]:
         """What the log says of each epoch, from epoch 0, before training."""
-        return [line for line in store.read_log(self.path / "metrics.jsonl") if line["event"] == "epoch"]
+        return Run(self.path).epochs
 
     @cached_property
     def records(self) -> list[Record]:
         """All records, of attacks and of measurements."""
-        return [Record.load(path) for path in sorted((self.path / "records").rglob("*.record"))]
+        return [Record.load(path) for path in sorted(Run(self.path).records.rglob("*.record"))]
 
     def attacks(self, **wanted: Any) -> list[Record]:
         """Records of attacks (and of clean images) whose description has these values."""
@@ -90,7 +89,7 @@ class RunFiles:
     @cached_property
     def checklist(self) -> list[dict[str, Any]] | None:
         """The items of the checklist, if it was gone through."""
-        path = self.path / "records" / "checklist.json"
+        path = Run(self.path).checklist_file
         return list(store.read_json(path)["items"]) if path.exists() else None
 
 
