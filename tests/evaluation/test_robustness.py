@@ -136,8 +136,9 @@ def test_a_different_evaluation_in_the_same_directory_is_refused(
 
 def test_file_names_tell_cells_apart() -> None:
     attacks = [
-        *(each.attack for each in ATTACKS.values()), PGD(m=10), PGD(m=10, restarts=2), PGD(m=10, alpha=0.1), PGD(m=10, geometry=L2()),
-        PGD(m=10, random_start=True), APGD(m=10, objective="margin"), Square(m=10, p_init=0.3),
+        *(each.attack for each in ATTACKS.values()), PGD(m=10), PGD(m=10, restarts=2), PGD(m=10, alpha=0.1),
+        PGD(m=10, geometry=L2()), PGD(m=10, random_start=True), APGD(m=10, objective="margin"),
+        Square(m=10, p_init=0.3),
     ]  # fmt: skip
     found = [Cell(a, mode, n, e, r) for a in attacks for mode, n in (("fixed", 1), ("eot1", 1), ("eot", 2))
              for e in (0.1, 8 / 255) for r in (0, 1)]  # fmt: skip
