@@ -10,8 +10,7 @@ from graddiv.experiment import parse
 from graddiv.networks import architecture
 from graddiv.recipes import recipe
 from graddiv.registries import ARCHITECTURES
-
-SHAPES = {"mnist_cnn": (1, 28, 28), "vgg16": (3, 32, 32), "stl10_cnn": (3, 96, 96)}
+from tests.networks.test_architectures import SHAPES
 
 
 def tables(**sections: dict[str, Any]) -> dict[str, Any]:

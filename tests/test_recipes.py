@@ -60,6 +60,20 @@ def test_alpha_kl_over_the_examples_is_the_papers_at_every_scale() -> None:
             assert ratio == pytest.approx(1, rel=0.03), (data, scale)
 
 
+@pytest.mark.parametrize(
+    ("name", "overrides", "run_name"),
+    [
+        ("mnist/adv-bnn", (), "mnist-adv-bnn-quick-f6f3972229"),
+        ("mnist/adv-bnn", ("seed=1",), "mnist-adv-bnn-quick-9c572ec81b"),
+        ("mnist/adv-bnn+graddiv", (), "mnist-adv-bnn+graddiv-quick-3c33cb5640"),
+        ("mnist/adv-bnn+control", (), "mnist-adv-bnn+control-quick-4923fcb253"),
+    ],
+)
+def test_runs_keep_their_names(name: str, overrides: tuple[str, ...], run_name: str) -> None:
+    """Trained runs are found by them: whatever changes a name orphans the runs on people's disks."""
+    assert recipe(name, "quick", overrides).run_name == run_name
+
+
 def test_graddiv_with_another_regularizer_and_on_another_defense() -> None:
     assert graddiv_of(recipe("mnist/adv-bnn+graddiv-smoothmax"))[:2] == ("smoothmax", 1.0)
     assert graddiv_of(recipe("stl10/rse+graddiv"))[:2] == ("kappa", 1.0)

@@ -55,8 +55,8 @@ def title(method: str) -> str:
 def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start: Path | None = None) -> Experiment:
     """The experiment of a shipped recipe, or of a TOML file if `name` is a path, with `a.b=value` overrides.
 
-    `start`, a finished run or a safetensors file, takes the place of the first stage of a recipe of several; a recipe
-    of one stage trains it on.
+    `scale` is one of SCALES, by default the paper's own settings; a TOML file has its own.  `start`, a finished run or a
+    safetensors file, takes the place of the first stage of a recipe of several; a recipe of one stage trains it on.
     """
     if name.endswith(".toml"):
         values, source = _read(Path(name)), name

@@ -38,7 +38,14 @@ def tune(
 
     Each trial is an ordinary run directory below `out`.  The list of trials is an Optuna study: a file in `out`, or
     `storage`, from which several machines may pull.  Killed at any moment, the same call goes on; a trial that was
-    being trained is taken up where it stood.  `listener` makes one for the trial of a name.
+    being trained is taken up where it stood.
+
+    out: the directory of all trials.
+    search, judge: what is tried, and the attack on validation data by which it is compared.
+    storage: an Optuna URL; a file in `out` if None, which processes of one machine may share.
+    data_root: the folder of the official data files, by default looked for.
+    device: such as "cpu" or "cuda:1"; CUDA if there is any.
+    listener: makes the listener that is told of the training of the trial of this name.
     """
     own_regularizer(experiment)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
