@@ -24,7 +24,6 @@ from graddiv.distributed import join_processes
 from graddiv.evaluation import Cell, Target, attack_all, cells, suite
 from graddiv.evaluation.batches import run as make
 from graddiv.evaluation.concentration import concentration_job
-from graddiv.evaluation.robustness import ATTACKS, SUITES
 from graddiv.evaluation.transfer import transfer_job
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
@@ -47,8 +46,8 @@ def target(quick: bool, examples: int, batch: int) -> Target:
 def shortened(times: int = 1) -> list[Cell]:
     """The paper's suite in three modes, with fewer iterations."""
     short = [
-        a if name == "fgsm" else replace(a, m=times * max(2, SUITES["paper"][name] // SHORTER))  # type: ignore[call-arg]
-        for name, a in ATTACKS.items()
+        a if a.iterations == 1 else replace(a, m=times * max(2, a.iterations // SHORTER))  # type: ignore[call-arg]
+        for a in suite("paper")
     ]
     return [cell for cell in cells(short, [EPSILON], n=N) if cell.attack is not None]
 

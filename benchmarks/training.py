@@ -139,7 +139,7 @@ class Shares(Ours):
         with self.section("PGD"):
             x_adv = o.attacked(o.adversary, x, y, ids, 0)
         with self.section("loss"):
-            (o.task_loss(x, x_adv, y, ids, 0) + o.alpha_kl / o.examples * o.F.kl()).backward()
+            (o.task_loss(x, x_adv, y, ids, 0) + o.defense.penalties(o.F, o.examples)["kl"]).backward()
         with self.section("regularizer"):
             o.diversity(o.F, x, y, step=0, ids=ids).backward()
         with self.section("optimizer"):

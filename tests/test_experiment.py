@@ -1,29 +1,16 @@
-from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import torch
 from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
-from graddiv import store
-from graddiv.data import lookup
 from graddiv.errors import GradDivError
-from graddiv.experiment import (
-    FORWARD,
-    TRAINING_EXAMPLES,
-    Architecture,
-    DataName,
-    RegularizerName,
-    load_state,
-    parse,
-    trained,
-)
-from graddiv.networks import Dirac, architecture
-from graddiv.networks.architectures import ARCHITECTURES
+from graddiv.experiment import parse
+from graddiv.networks import architecture
 from graddiv.recipes import recipe
-
-SHAPES = {"mnist_cnn": (1, 28, 28), "vgg16": (3, 32, 32), "stl10_cnn": (3, 96, 96)}
+from graddiv.registries import ARCHITECTURES
+from tests.networks.test_architectures import SHAPES
 
 
 def tables(**sections: dict[str, Any]) -> dict[str, Any]:
@@ -69,6 +56,16 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_name() -> None:
         ),
         ({"adversary": {"epsilon": float("nan")}}, "adversary.epsilon is nan"),
         ({"mixup": {"partners": "XL"}}, "mixup.partners is 'XL', did you mean 'PL'? expected one of OL, PL"),
+        (
+            {"network": {"architecture": "mnist_ccn"}},
+            "network.architecture is 'mnist_ccn', did you mean 'mnist_cnn'? expected one of mnist_cnn, vgg16",
+        ),
+        (
+            {"rse": {}, "graddiv": {"regularizer": "ddp", "lam": 1}},
+            "graddiv.regularizer is 'ddp', did you mean 'dpp'? expected one of kappa, mean, dpp, max, smoothmax",
+        ),
+        ({"gausian": {"prior_sigma": 1}}, "gausian: there is no such key, did you mean 'gaussian'? expected one of"),
+        ({"data": {"name": 3}}, "data.name is 3: input should be a valid string"),
         ({"data": 5}, "data is 5: input should be a valid dictionary"),
         ({"method": "../up"}, "method is '../up': string should match pattern"),
     ],
@@ -89,46 +86,21 @@ def test_fractions_and_frozen() -> None:
     assert experiment.digest != parse(tables(adversary={"epsilon": 8 / 255}, training={"epochs": 2}), "it").digest
 
 
-def test_the_tables_agree_with_the_registry_and_with_torchs_count() -> None:
-    sources = {name: lookup(name) for name in get_args(DataName)}
-    assert {name: s.sizes["train"] - s.held_out for name, s in sources.items()} == TRAINING_EXAMPLES
-    assert set(get_args(Architecture)) == set(ARCHITECTURES) == set(FORWARD)
-    from graddiv.directions import REGULARIZERS
-
-    assert get_args(RegularizerName) == tuple(REGULARIZERS)
-    for name, shape in SHAPES.items():
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
-            architecture(name).eval().to("meta")(torch.zeros(1, *shape, device="meta"))
-        assert FORWARD[name] == pytest.approx(counter.get_total_flops() / 2, rel=0.05), name
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_the_multiplications_agree_with_torchs_count(name: str) -> None:
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        architecture(name).eval().to("meta")(torch.zeros(1, *SHAPES[name], device="meta"))
+    assert ARCHITECTURES[name].multiplications == pytest.approx(counter.get_total_flops() / 2, rel=0.05)
 
 
 def test_cost_counts_passes() -> None:
     base = recipe("mnist-mini/no-defense")
-    assert base.work == 60 * 4500 * 3 * FORWARD["mnist_cnn"]
+    assert base.work == 60 * 4500 * 3 * ARCHITECTURES["mnist_cnn"].multiplications
     assert recipe("mnist-mini/adv-train").work == pytest.approx(base.work * 23 / 3)
     assert recipe("mnist-mini/pni").work == pytest.approx(base.work * 26 / 3)
     assert recipe("mnist-mini/adv-bnn+graddiv").work == pytest.approx(base.work * 41 / 3)
     assert recipe("mnist-mini/no-defense", "demo").cost == "<1 min"
     assert recipe("cifar10/adv-bnn+graddiv").cost.endswith(" days")
-
-
-def test_what_is_no_run_directory(tmp_path: Path) -> None:
-    with pytest.raises(GradDivError, match="is no run directory: 'graddiv train' makes one"):
-        trained(tmp_path)
-    experiment = recipe("mnist-mini/no-defense", "demo", ["network.width=0.05"])
-    store.write_json(tmp_path / "experiment.json", experiment.model_dump(mode="json"))
-    with pytest.raises(GradDivError, match=r"there is no .*last\.safetensors"):
-        trained(tmp_path)
-
-
-def test_the_checkpoint_of_another_network() -> None:
-    F, other = Dirac(architecture("mnist_cnn", 0.05)), Dirac(architecture("mnist_cnn", 0.1))
-    state = other.state_dict()
-    with pytest.raises(GradDivError, match=r"here belongs to another network: module\.\S+ has shape \(\d"):
-        load_state(F, state, Path("here"))
-    load_state(other, state, Path("here"))
-    with pytest.raises(GradDivError, match="more has shape \\(1,\\) there, expected None"):
-        load_state(other, state | {"more": torch.zeros(1)}, Path("here"))
 
 
 def test_more_examples_than_there_are() -> None:

@@ -2,6 +2,7 @@ from pathlib import Path
 
 import pytest
 
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import SCALES, names, recipe, title
@@ -50,15 +51,27 @@ def test_the_papers_settings() -> None:
 
 
 def test_alpha_kl_over_the_examples_is_the_papers_at_every_scale() -> None:
-    from graddiv.experiment import TRAINING_EXAMPLES
-
     for data in ("mnist", "cifar10", "stl10"):
         for scale in ("quick", "demo"):
             e = recipe(f"{data}/adv-bnn", scale)
             assert e.gaussian is not None
-            examples = e.data.examples or TRAINING_EXAMPLES[e.data.name]
-            ratio = e.gaussian.alpha_kl / examples / (0.02 / TRAINING_EXAMPLES[e.data.name])
+            all_examples = SOURCES[e.data.name].training_examples
+            ratio = e.gaussian.alpha_kl / (e.data.examples or all_examples) / (0.02 / all_examples)
             assert ratio == pytest.approx(1, rel=0.03), (data, scale)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "run_name"),
+    [
+        ("mnist/adv-bnn", (), "mnist-adv-bnn-quick-f6f3972229"),
+        ("mnist/adv-bnn", ("seed=1",), "mnist-adv-bnn-quick-9c572ec81b"),
+        ("mnist/adv-bnn+graddiv", (), "mnist-adv-bnn+graddiv-quick-3c33cb5640"),
+        ("mnist/adv-bnn+control", (), "mnist-adv-bnn+control-quick-4923fcb253"),
+    ],
+)
+def test_runs_keep_their_names(name: str, overrides: tuple[str, ...], run_name: str) -> None:
+    """Trained runs are found by them: whatever changes a name orphans the runs on people's disks."""
+    assert recipe(name, "quick", overrides).run_name == run_name
 
 
 def test_graddiv_with_another_regularizer_and_on_another_defense() -> None:

@@ -12,7 +12,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import radius, recipe
 from graddiv.training.loop import DivergedError
-from graddiv.tuning import Judge, Result, Search, tune
+from graddiv.tuning import Judge, Result, Search, queue, trials, tune
 from tests.training.helpers import random_data, tiny
 
 JUDGE = Judge(epsilon=0.1, n=2, m=2, examples=6)
@@ -27,7 +27,7 @@ class Watch:
         self.splits: list[str] = []
         self.trained: list[str] = []
         self.fails: dict[str, type[BaseException]] = {}
-        train = tuning.train
+        train = trials.train
 
         def watched(experiment: Experiment, directory: Path, **rest: Any) -> object:
             self.trained.append(directory.name)
@@ -36,8 +36,8 @@ class Watch:
                 raise error("stopped")
             return train(experiment, directory, **rest)
 
-        monkeypatch.setattr("graddiv.tuning.train", watched)
-        monkeypatch.setattr("graddiv.tuning.load", self.load)
+        monkeypatch.setattr("graddiv.tuning.trials.train", watched)
+        monkeypatch.setattr("graddiv.tuning.trials.load", self.load)
         monkeypatch.setattr("graddiv.data.load", self.load)
 
     def load(self, name: str, split: str = "train", root: str | None = None) -> Dataset:
@@ -76,7 +76,7 @@ def test_a_living_process_keeps_its_trial(watch: Watch, tmp_path: Path) -> None:
     watch.fails = {"kappa-0.1": KeyboardInterrupt}
     with pytest.raises(KeyboardInterrupt):
         tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE)
-    with store.file_lock(tmp_path / "kappa-0.1" / tuning.OWNED):
+    with store.file_lock(tmp_path / "kappa-0.1" / queue.OWNED):
         assert tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE) == []
 
 
@@ -85,14 +85,14 @@ def test_a_trial_is_not_stolen_from_its_first_moment_to_its_last(
     moment: str, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second process looks for work before training has begun, or after it, when its lock is free again."""
-    search, work, seen = Search(("kappa",), (0.1,)), attrgetter(moment)(tuning), []
+    search, work, seen = Search(("kappa",), (0.1,)), attrgetter(moment)(trials), []
 
     def looked_at(*arguments: Any, **rest: Any) -> Any:
-        monkeypatch.setattr(f"graddiv.tuning.{moment}", work)
+        monkeypatch.setattr(f"graddiv.tuning.trials.{moment}", work)
         seen.append(tune(EXPERIMENT, tmp_path, search, JUDGE))
         return work(*arguments, **rest)
 
-    monkeypatch.setattr(f"graddiv.tuning.{moment}", looked_at)
+    monkeypatch.setattr(f"graddiv.tuning.trials.{moment}", looked_at)
     assert len(tune(EXPERIMENT, tmp_path, search, JUDGE)) == 1
     assert seen == [[]]
     assert watch.trained == ["kappa-0.1"]
@@ -138,13 +138,16 @@ def test_table_and_plot(tmp_path: Path) -> None:
         Result("dpp", 1.0, 0.9, 0.5, 0.25),
         Result("kappa", 0.1, 0.9, 0.4, None),
         Result("max", 3.0, *[None] * 3),
+        Result("once-registered", 1.0, 0.9, 0.3, 0.5),
     ]
     tuning.write_table(results, tmp_path / "tuning.csv")
     rows = list(csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines()))
     assert rows[0] == {"regularizer": "dpp", "lam": "1.0", "clean": "0.9", "robust": "0.5", "rho": "0.25"}
     assert rows[2]["robust"] == ""
     tuning.plot(results, JUDGE, tmp_path / "tuning")
-    assert "<svg" in (tmp_path / "tuning.svg").read_text()
+    drawn = (tmp_path / "tuning.svg").read_text()
+    assert all(f"R_{result.regularizer}" in drawn for result in results)
+    assert "R_mean" not in drawn
     assert (tmp_path / "tuning.png").read_bytes().startswith(b"\x89PNG")
 
 

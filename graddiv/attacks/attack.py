@@ -53,6 +53,8 @@ class Attack(ABC):
     seed: int = 0
 
     name: ClassVar[str]
+    passes_per_iteration: ClassVar[float] = 2.0
+    """What an iteration costs on each model, in forward passes, for time estimates: a forward and an input backward."""
 
     @property
     @abstractmethod

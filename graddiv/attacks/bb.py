@@ -41,6 +41,7 @@ class BB(MinimalAttack):
     overshoot: float = 1.1
 
     name = "B&B"
+    passes_per_iteration = 4.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.geometry, Linf):

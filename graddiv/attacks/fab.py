@@ -30,6 +30,7 @@ class FAB(MinimalAttack):
     beta: float = 0.9
 
     name = "FAB"
+    passes_per_iteration = 12.0
 
     def __post_init__(self) -> None:
         if self.m < 1:

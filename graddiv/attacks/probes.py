@@ -55,6 +55,7 @@ class RandomSearch(Attack):
     confirmed: int = 20
 
     name = "random search"
+    passes_per_iteration = 1.0
 
     def __post_init__(self) -> None:
         if self.samples < 1 or self.confirmed < 1:

@@ -39,6 +39,7 @@ class Square(Attack):
     p_init: float = 0.8
 
     name = "Square"
+    passes_per_iteration = 1.5
 
     def __post_init__(self) -> None:
         if self.m < 1 or not 0 < self.p_init <= 1:

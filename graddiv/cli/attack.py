@@ -10,15 +10,15 @@ import typer
 from graddiv.cli.common import leads, number, progress_bar, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
-from graddiv.errors import GradDivError
 
 if TYPE_CHECKING:
     import torch
 
     from graddiv.evaluation import Target
+    from graddiv.experiment import Experiment
     from graddiv.records import AttackRecord, Row
 
-Run = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
+RunPath = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
 Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
 Out = Annotated[Path | None, typer.Option(help="Where records go; RUN/records if not given.")]
 Epsilon = Annotated[str, typer.Option(help="Radii such as 8/255 or 0.1,0.2; that of training if not given.")]
@@ -28,10 +28,10 @@ Split = Annotated[str, typer.Option(help="test, or validation to choose settings
 
 
 def attack(
-    run: Run,
-    suite: Annotated[str, typer.Option(help="paper: all seven attacks. quick, demo: fewer iterations.")] = "quick",
+    run: RunPath,
+    suite: Annotated[str, typer.Option(help="paper: all attacks. quick, demo: fewer iterations.")] = "quick",
     attacks: Annotated[
-        str, typer.Option(help="Instead: fgsm, pgd, apgd-ce, apgd-dlr, fab, square, bb; comma-separated.")
+        str, typer.Option(help="Instead of all attacks of the suite, those of these names, such as pgd,apgd-ce.")
     ] = "",
     modes: Annotated[
         str, typer.Option(help="fixed, eot1, eot: how the adversary sees the network.")
@@ -60,14 +60,14 @@ def attack(
     from graddiv.evaluation.batches import writing
     from graddiv.evaluation.robustness import parse_modes
     from graddiv.performance import keep_memory
+    from graddiv.runs import Run
 
     keep_memory()
     chosen, how = suite_of(suite, words(attacks), m), parse_modes(words(modes))
-    directory = out or run / "records"
+    directory = out or Run(run).records
     with join_processes(device) as process:
-        target, own = load_target(run, split, examples, batch, seed, data_root, process.device)
-        radii = [number(text) for text in words(epsilon)] or [own]
-        wanted = cells(chosen, radii, modes=how, n=n, repeats=repeats, random=target.random)
+        target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
+        wanted = cells(chosen, radii_of(epsilon, experiment), modes=how, n=n, repeats=repeats, random=target.random)
         with writing(directory, process), progress_bar() as progress:
             records = attack_all(target, wanted, directory, process=process, progress=progress)
     if leads():
@@ -104,27 +104,24 @@ def load_target(
     seed: int,
     data_root: Path | None,
     device: "torch.device",
-) -> "tuple[Target, float]":
-    """A trained run with the examples it is judged on, and the epsilon at which its method is compared."""
-    from graddiv.data import load
-    from graddiv.evaluation import Target
-    from graddiv.experiment import trained
-    from graddiv.performance import channels_last
-    from graddiv.recipes import radius
+) -> "tuple[Target, Experiment]":
+    """A trained run with the examples it is judged on, and its settings; the parameters are the options' values."""
+    from graddiv.evaluation import target_of
+    from graddiv.runs import Run
 
     root = str(data_root) if data_root else None
-    experiment, F = trained(run, root)
-    data = load(experiment.data.name, split, root)
-    if examples is not None and not 1 <= examples <= len(data):
-        raise GradDivError(f"--examples is {examples}, expected 1 to {len(data)}")
-    data = data if examples is None else data.take(slice(0, examples))
-    F.to(device)
-    channels_last(F)
-    facts = {
-        "method": experiment.method,
-        "lam": experiment.lam,
-    }
-    return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts), radius(experiment)
+    experiment, F = Run(run).experiment, Run(run).network(root)
+    target = target_of(
+        experiment, F, split=split, examples=examples, batch=batch, seed=seed, data_root=root, device=device
+    )
+    return target, experiment
+
+
+def radii_of(epsilon: str, experiment: "Experiment") -> list[float]:
+    """The radii that the option names; if it names none, the one at which the run's method is compared."""
+    from graddiv.recipes import radius
+
+    return [number(text) for text in words(epsilon)] or [radius(experiment)]
 
 
 def print_tables(records: "list[AttackRecord]") -> None:

@@ -27,7 +27,7 @@ def list_(data_root: DataRoot = None) -> None:
 
     for source in map(lookup, names()):
         shape = "x".join(map(str, source.shape))
-        train, test = source.sizes["train"] - source.held_out, source.sizes["test"]
+        train, test = source.training_examples, source.sizes["test"]
         sizes = f"{train:>6} train {source.held_out:>5} validation {test:>6} test"
         print(f"{source.name:<11} {shape:<8} {sizes}  {status(source, data_root)}")
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from graddiv.cli.attack import Batch, Epsilon, Examples, Out, Run, Seed, Split, load_target
+from graddiv.cli.attack import Batch, Epsilon, Examples, Out, RunPath, Seed, Split, load_target, radii_of
 from graddiv.cli.common import leads, number, progress_bar, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
@@ -23,7 +23,7 @@ COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidenc
 
 
 def measure(
-    run: Run,
+    run: RunPath,
     what: Annotated[
         str, typer.Option(help="Which of the measurements named above, comma-separated; all of them if not given.")
     ] = "",
@@ -58,7 +58,7 @@ def measure(
 
 
 def transfer(
-    run: Run,
+    run: RunPath,
     k: Annotated[int, typer.Option(help="Sample models, each of them source and target.")] = 50,
     m: Annotated[int, typer.Option(help="Iterations of PGD.")] = 20,
     epsilon: Epsilon = "",
@@ -92,12 +92,13 @@ def _make(
     from graddiv.distributed import join_processes
     from graddiv.evaluation import batches
     from graddiv.performance import keep_memory
+    from graddiv.runs import Run
 
     keep_memory()
-    directory = out or run / "records"
+    directory = out or Run(run).records
     with join_processes(device) as process:
-        target, own = load_target(run, *judged_on, data_root, process.device)
-        jobs = jobs_of(target, directory, [number(text) for text in words(epsilon)] or [own])
+        target, experiment = load_target(run, *judged_on, data_root, process.device)
+        jobs = jobs_of(target, directory, radii_of(epsilon, experiment))
         with batches.writing(directory, process), progress_bar() as progress:
             records = batches.run(jobs, process=process, progress=progress)
     if leads():
@@ -107,7 +108,7 @@ def _make(
 
 
 def checklist(
-    run: Run,
+    run: RunPath,
     quick: Annotated[bool, typer.Option("--quick", help="Few iterations, models and examples: minutes.")] = False,
     epsilon: Annotated[str, typer.Option(help="The radius; that of training if not given.")] = "",
     examples: Annotated[int | None, typer.Option(help="Only the first so many test examples; 100 if quick.")] = None,
@@ -121,20 +122,22 @@ def checklist(
     """Look for gradients that hide: the five behaviours of obfuscated gradients, each with a verdict and its numbers.
 
     Then, whether the attack has converged: does accuracy still fall with more models, iterations, restarts?  Records
-    are those that 'graddiv attack' makes; the verdicts are written to checklist.json beside them.
+    are those that 'graddiv attack' makes; the verdicts are written beside them.
     """
     from graddiv.distributed import join_processes
     from graddiv.evaluation.batches import writing
     from graddiv.evaluation.checklist import QUICK, Settings
     from graddiv.evaluation.checklist import checklist as check
     from graddiv.performance import keep_memory
+    from graddiv.recipes import radius as default_radius
+    from graddiv.runs import CHECKLIST, Run
 
     keep_memory()
-    directory = out or run / ("records-quick" if quick else "records")
+    directory = out or (run / "records-quick" if quick else Run(run).records)
     examples = 100 if quick and examples is None else examples
     with join_processes(device) as process:
-        target, radius = load_target(run, split, examples, batch, seed, data_root, process.device)
-        radius = number(epsilon) if epsilon else radius
+        target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
+        radius = number(epsilon) if epsilon else default_radius(experiment)
         with writing(directory, process), progress_bar() as progress:
             items = check(
                 target,
@@ -146,14 +149,14 @@ def checklist(
             )
     if leads():
         print_items(items, f"{target.name}: epsilon {radius:.4g}, {len(target.data)} {split} examples")
-        typer.echo(f"written: {directory / 'checklist.json'}")
+        typer.echo(f"written: {directory / CHECKLIST}")
 
 
 def sweep(
     runs: Annotated[list[Path], typer.Argument(help="One or more trained runs.")],
     over: Annotated[str, typer.Option(help="n, m, epsilon, restarts; or lam: one point for each run.")],
     values: Annotated[str, typer.Option(help="The values, comma-separated; none for lam.")] = "",
-    attack: Annotated[str, typer.Option(help="fgsm, pgd, apgd-ce, apgd-dlr, fab, square, bb.")] = "pgd",
+    attack: Annotated[str, typer.Option(help="The attack by its name in 'graddiv attack --attacks'.")] = "pgd",
     epsilon: Annotated[str, typer.Option(help="The radius; that of training if not given.")] = "",
     n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
     m: Annotated[int, typer.Option(help="Iterations of the attack.")] = 20,
@@ -174,7 +177,9 @@ def sweep(
     from graddiv.evaluation import sweep as attack_at
     from graddiv.evaluation.batches import writing
     from graddiv.performance import keep_memory
+    from graddiv.recipes import radius as default_radius
     from graddiv.records import curve
+    from graddiv.runs import Run
 
     keep_memory()
     points = [number(text) for text in words(values)]
@@ -186,9 +191,9 @@ def sweep(
     records, directories = [], []
     with join_processes(device) as process:
         for run in runs:
-            target, radius = load_target(run, split, examples, batch, seed, data_root, process.device)
-            radius = number(epsilon) if epsilon else radius
-            directory = run / "records" if out is None else out / run.name if len(runs) > 1 else out
+            target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
+            radius = number(epsilon) if epsilon else default_radius(experiment)
+            directory = Run(run).records if out is None else out / run.name if len(runs) > 1 else out
             directories.append(directory)
             with writing(directory, process), progress_bar() as progress:
                 records += attack_at(

@@ -62,6 +62,7 @@ def train(
     directory = out or Path("runs") / experiment.run_name
     from graddiv.performance import keep_memory
     from graddiv.recipes import title
+    from graddiv.runs import Run
     from graddiv.training import train as run
     from graddiv.training.display import Display, TensorBoard
     from graddiv.training.loop import Listener
@@ -74,7 +75,7 @@ def train(
     with Display(experiment.method, quiet=not leads()) as display:
         listeners: list[Listener] = [display]
         if tensorboard and leads():
-            listeners.append(TensorBoard(directory / "tensorboard"))
+            listeners.append(TensorBoard(Run(directory).tensorboard))
         run(
             experiment,
             directory,
@@ -171,6 +172,7 @@ def recipes(context: typer.Context) -> None:
     from rich.table import Table
 
     from graddiv.recipes import SCALES, names, recipe, title
+    from graddiv.registries import REGULARIZERS
 
     table = Table("recipe", "method", *SCALES, box=None, pad_edge=False)
     for name in names():
@@ -178,8 +180,9 @@ def recipes(context: typer.Context) -> None:
         table.add_row(name, title(recipe(name).method), *costs)
     Console().print(table)
     typer.echo(
-        "\nCosts are rough, for two CPU cores.  +graddiv-REGULARIZER (kappa, mean, dpp, max, smoothmax) chooses another"
-        " one.\n'graddiv recipes show NAME --scale quick' prints one in full, to start your own from."
+        "\nCosts are rough, for two CPU cores.  +graddiv-REGULARIZER chooses another regularizer, one of "
+        f"{', '.join(REGULARIZERS)}.\n"
+        "'graddiv recipes show NAME --scale quick' prints one in full, to start your own from."
     )
 
 

@@ -63,6 +63,11 @@ class Source:
     crop_and_flip: bool = False  # whether training augments it
 
     @property
+    def training_examples(self) -> int:
+        """How many examples the split "train" has: all but those held out for validation."""
+        return self.sizes["train"] - self.held_out
+
+    @property
     def all_files(self) -> tuple[File, ...]:
         """Files of every part, each once."""
         return tuple(dict.fromkeys(file for files in self.files.values() for file in files))

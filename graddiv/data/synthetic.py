@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 
 from graddiv.data.source import Examples, Part, Source
-from graddiv.seeding import fold, uniform
 
 SEED = 20190717
 
 
 def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
     """Generate `count` images, half pattern of their class and half noise, with the classes in turn."""
+    import torch  # here, since the list of data sets is read without it
+
+    from graddiv.seeding import fold, uniform
+
     ids = torch.arange(count)
     labels = ids % 10
     blocks = uniform(fold(SEED, "patterns"), torch.arange(10), 16).view(10, 4, 4)

@@ -3,7 +3,8 @@
 from graddiv.directions.bounds import BoundReport, loss_increase, theorem1
 from graddiv.directions.diversity import GradDiv, ramp
 from graddiv.directions.gradients import Directions, MeanGradient, directions, input_gradient, mean_gradient
-from graddiv.directions.regularizers import REGULARIZERS, regularizer
+from graddiv.directions.regularizers import regularizer
+from graddiv.registries import REGULARIZERS
 
 __all__ = [
     "REGULARIZERS",

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from graddiv.errors import unknown
+from graddiv.registries import REGULARIZERS
 
 Regularizer = Callable[[Float[Tensor, "n b p"]], Float64[Tensor, " b"]]
 
@@ -68,17 +68,6 @@ def smoothmax(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     return off_diagonal(v).logsumexp(1)
 
 
-REGULARIZERS: dict[str, Regularizer] = {
-    "kappa": kappa,
-    "mean": mean_cosine,
-    "dpp": dpp,
-    "max": max_cosine,
-    "smoothmax": smoothmax,
-}
-
-
 def regularizer(name: str) -> Regularizer:
     """Return the regularizer of that name."""
-    if name not in REGULARIZERS:
-        raise unknown("regularizer", name, REGULARIZERS)
     return REGULARIZERS[name]

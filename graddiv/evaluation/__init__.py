@@ -1,7 +1,8 @@
 """Evaluation: every number is stored as a record, example by example."""
 
+from graddiv.attacks.registry import suite
 from graddiv.evaluation.prediction import predict
-from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, evaluate, suite, sweep
-from graddiv.evaluation.target import Target
+from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, evaluate, sweep
+from graddiv.evaluation.target import Target, target_of
 
-__all__ = ["Cell", "Target", "attack_all", "attack_cell", "cells", "evaluate", "predict", "suite", "sweep"]
+__all__ = ["Cell", "Target", "attack_all", "attack_cell", "cells", "evaluate", "predict", "suite", "sweep", "target_of"]

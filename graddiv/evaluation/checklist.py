@@ -21,6 +21,7 @@ from graddiv.evaluation.batches import WorkListener, run, silent
 from graddiv.evaluation.robustness import MODES, Cell, Mode, attack_job
 from graddiv.evaluation.target import Target
 from graddiv.records import AttackRecord, flips
+from graddiv.runs import CHECKLIST
 
 Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
 
@@ -97,7 +98,7 @@ def checklist(
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> list[Item]:
-    """Make the records that are not there yet, judge, and write checklist.json beside them."""
+    """Make the records that are not there yet, judge, and write the verdicts beside them."""
     items = judge(gather(target, epsilon, directory, settings=settings, process=process, progress=progress))
     if directory is not None and process.writes:
         content = {
@@ -107,7 +108,7 @@ def checklist(
             "settings": asdict(settings),
             "items": [item._asdict() for item in items],
         }
-        store.write_json(directory / "checklist.json", content)
+        store.write_json(directory / CHECKLIST, content)
     return items
 
 

@@ -9,7 +9,8 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Square, View
+from graddiv.attacks import EOT, FGSM, Attack, Fixed, View
+from graddiv.attacks.registry import ATTACKS, suite
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
@@ -23,27 +24,6 @@ from graddiv.seeding import fold
 
 Mode = Literal["fixed", "eot1", "eot"]
 MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
-
-ATTACKS: dict[str, Attack] = {
-    "fgsm": FGSM(),
-    "pgd": PGD(m=50),
-    "apgd-ce": APGD(m=100),
-    "apgd-dlr": APGD(m=100, objective="dlr"),
-    "fab": FAB(m=100),
-    "square": Square(m=5000),
-    "bb": BB(m=1000),
-}
-"""The seven attacks by name, with the iterations that their papers and the libraries of the time took."""
-
-SUITES: dict[str, dict[str, int]] = {
-    "paper": {"fgsm": 1, "pgd": 50, "apgd-ce": 100, "apgd-dlr": 100, "fab": 100, "bb": 1000, "square": 5000},
-    "quick": {"fgsm": 1, "pgd": 20, "apgd-ce": 20, "apgd-dlr": 20, "fab": 10, "bb": 50, "square": 200},
-    "demo": {"fgsm": 1, "pgd": 20, "apgd-ce": 20, "square": 30},
-}
-"""Attacks of a suite and their iterations."""
-
-STEP_WORK = {"Square": 1.5, "FAB": 12.0, "B&B": 4.0, "random search": 1.0}
-"""Forward-equivalents of a step where they are not two (a forward pass and an input backward), for time estimates."""
 
 SWEPT = ("n", "m", "epsilon", "restarts")
 """What a sweep may go over."""
@@ -84,7 +64,7 @@ class Cell:
         if self.attack is None:
             return 2.0 * target.n_ensemble
         n = 1 if self.mode != "eot" or not target.random else self.n
-        return STEP_WORK.get(self.attack.name, 2.0) * self.attack.iterations * self.attack.restarts * n
+        return self.attack.passes_per_iteration * self.attack.iterations * self.attack.restarts * n
 
     @property
     def file_name(self) -> str:
@@ -127,23 +107,6 @@ def cells(
                 for mode in modes if random else ("fixed",):
                     found.append(Cell(attack, mode, n, epsilon, repeat))
     return list(dict.fromkeys(found))
-
-
-def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[Attack]:
-    """The attacks of a suite, or those of these names; m replaces the iterations of all but one-step ones."""
-    if name not in SUITES:
-        raise unknown("suite", name, SUITES)
-    iterations = SUITES[name]
-    for wanted in names:
-        if wanted not in ATTACKS:
-            raise unknown("attack", wanted, ATTACKS)
-    chosen = names or list(iterations)
-    usual = SUITES["paper"] | iterations
-    return [_with_iterations(ATTACKS[a], a, usual[a] if m is None else m) for a in chosen]
-
-
-def _with_iterations(attack: Attack, name: str, m: int) -> Attack:
-    return attack if name == "fgsm" else replace(attack, m=m)  # type: ignore[call-arg]
 
 
 def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job[AttackRecord]:
@@ -289,7 +252,8 @@ def _settings(attack: Attack) -> dict[str, Any]:
 
 def _file_name(attack: Attack) -> str:
     """The attack's name, and whatever about it is not as in the suites."""
-    usual = next((a for a in ATTACKS.values() if type(a) is type(attack) and a.name == attack.name), type(attack)())
+    registered = (each.attack for each in ATTACKS.values())
+    usual = next((a for a in registered if type(a) is type(attack) and a.name == attack.name), type(attack)())
     changed = {
         field.name: getattr(attack, field.name)
         for field in fields(attack)

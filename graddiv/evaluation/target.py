@@ -12,10 +12,11 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.data import Dataset
+from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.prediction import N_ENSEMBLE
+from graddiv.experiment import Experiment
 from graddiv.networks import Dirac, RandomizedNetwork
 from graddiv.performance import channels_last
 from graddiv.records import MeasurementRecord
@@ -153,6 +154,36 @@ class Target:
         description = {"kind": record.kind, **settings, **self.describe()}
         path = None if directory is None else directory / record.file_name(settings)
         return Job(record, record.kind, description, path, len(self.data), self.batch, work, compute)
+
+
+def target_of(
+    experiment: Experiment,
+    F: RandomizedNetwork,
+    *,
+    split: str = "test",
+    examples: int | None = None,
+    batch: int = 100,
+    seed: int = 0,
+    data_root: str | None = None,
+    device: torch.device | None = None,
+) -> Target:
+    """The network of an experiment, moved to its device, on examples of the data set it is trained on.
+
+    split: "test", or "validation" to choose settings without looking at test data.
+    examples: how many of the split, from its first on; all if None.
+    batch: how many images are looked at together; it decides over memory and time.
+    seed: of the adversary and of the models that judge.
+    data_root: the folder of the official data files, by default looked for.
+    device: where the network goes; it stays where it is if None.
+    """
+    data = load(experiment.data.name, split, data_root)
+    if examples is not None and not 1 <= examples <= len(data):
+        raise GradDivError(f"examples is {examples}, expected 1 to {len(data)}, the size of the {split} split")
+    F.to(device)
+    channels_last(F)
+    facts = {"method": experiment.method, "lam": experiment.lam}
+    data = data if examples is None else data.take(slice(0, examples))
+    return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts)
 
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]

@@ -1,12 +1,13 @@
 """Randomized networks: architectures written once, randomness added from outside."""
 
-from graddiv.networks.architectures import ARCHITECTURES, Normalize, architecture, mnist_cnn, stl10_cnn, vgg16
+from graddiv.networks.architectures import Normalize, architecture, mnist_cnn, stl10_cnn, vgg16
 from graddiv.networks.foreign import ForeignNetwork, randomize
 from graddiv.networks.gaussian import GaussianNetwork, bayesian
 from graddiv.networks.mixup import MixupNetwork, mixup_inference
 from graddiv.networks.pni import PNINetwork, pni
 from graddiv.networks.randomized import Dirac, Noise, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.networks.rse import RSENetwork, rse
+from graddiv.registries import ARCHITECTURES
 
 __all__ = [
     "ARCHITECTURES",

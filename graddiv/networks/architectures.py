@@ -4,13 +4,14 @@ Randomness comes from outside: `bayesian`, `pni`, `rse`, `mixup_inference`.  C(c
 output channels, F(c) a linear layer, MP and AP max and average pooling by 2.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from graddiv.errors import GradDivError, unknown
+from graddiv.errors import GradDivError
+from graddiv.registries import ARCHITECTURES
 from graddiv.seeding import isolated
 
 
@@ -72,18 +73,9 @@ def stl10_cnn(width: float = 1.0, *, seed: int = 0) -> nn.Sequential:
         )
 
 
-ARCHITECTURES: dict[str, Callable[..., nn.Sequential]] = {
-    "mnist_cnn": mnist_cnn,
-    "vgg16": vgg16,
-    "stl10_cnn": stl10_cnn,
-}
-
-
-def architecture(name: str, width: float = 1.0, *, seed: int = 0) -> nn.Sequential:
+def architecture(name: str, width: float = 1.0, *, seed: int = 0) -> nn.Module:
     """Return a freshly initialised architecture by name."""
-    if name not in ARCHITECTURES:
-        raise unknown("network", name, ARCHITECTURES)
-    return ARCHITECTURES[name](width, seed=seed)
+    return ARCHITECTURES[name].build(width, seed=seed)
 
 
 def _conv_bn_relu(channels: int, out: int, padding: int) -> list[nn.Module]:

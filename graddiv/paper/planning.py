@@ -14,9 +14,9 @@ from graddiv.experiment import Experiment
 from graddiv.paper.entries import EFFORTS, FAR, RATIOS, SENSITIVITY, Effort, Entry
 from graddiv.paper.published import STANDS_FOR
 from graddiv.recipes import radius, title
-from graddiv.report.comparison import CHECKLIST
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
 from graddiv.report.renderers import ATTACK_TABLE
+from graddiv.runs import CHECKLIST
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,17 @@ from pathlib import Path
 from typing import Any
 
 from graddiv import store
-from graddiv.data import load
 from graddiv.distributed import Process
 from graddiv.errors import GradDivError
-from graddiv.evaluation import Target
+from graddiv.evaluation import Target, target_of
 from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
 from graddiv.evaluation.checklist import QUICK, Settings, checklist
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
-from graddiv.experiment import FORWARD, TWO_CORES, trained
+from graddiv.experiment import TWO_CORES, forward_work
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, RunPlan, plan_runs
-from graddiv.performance import channels_last
 from graddiv.recipes import title
-from graddiv.report.comparison import CHECKLIST
+from graddiv.runs import Run
 from graddiv.training import train
 from graddiv.training.loop import Listener
 
@@ -48,16 +46,14 @@ class Stage:
         return f"train {name}" if self.need is None else f"measure {self.need} of {name}"
 
     @property
-    def records(self) -> Path:
-        """Where its records go."""
-        return self.directory / "records"
+    def run(self) -> Run:
+        """The run directory."""
+        return Run(self.directory)
 
     @property
     def share_trained(self) -> float:
         """Which share of its epochs the run has behind it."""
-        log = self.directory / "metrics.jsonl"
-        done = [line["epoch"] for line in store.read_log(log) if line["event"] == "epoch"] if log.exists() else []
-        return float(max(done, default=0) / self.plan.experiment.epochs)
+        return self.run.epochs_done / self.plan.experiment.epochs
 
 
 def stages_of(request: Request, runs: Path) -> list[Stage]:
@@ -86,7 +82,7 @@ class StageRunner:
             passes = 0.0 if self._checked(stage) else _checklist_passes(self._checklist(stage), examples)
         else:
             passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in self.jobs(stage))
-        return passes * FORWARD[experiment.network.architecture] * experiment.network.width**2 / TWO_CORES
+        return passes * forward_work(experiment.network) / TWO_CORES
 
     def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: WorkListener = silent) -> None:
         """Train, or make the records that are missing."""
@@ -94,12 +90,12 @@ class StageRunner:
             device = str(self.process.device)
             train(stage.plan.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
             return
-        with writing(stage.records, self.process):
+        with writing(stage.run.records, self.process):
             if stage.need == CHECKLIST_NEED:
                 checklist(
                     self.target(stage),
                     stage.plan.radius,
-                    stage.records,
+                    stage.run.records,
                     settings=self._checklist(stage),
                     process=self.process,
                     progress=progress,
@@ -112,23 +108,25 @@ class StageRunner:
         assert stage.need is not None
         target = self.target(stage)
         if stage.need in ATTACKED:
-            return [attack_job(target, cell, stage.records) for cell in stage.plan.cells(stage.need)]
-        return MEASUREMENTS[stage.need].jobs(target, stage.records, stage.plan.measurement_settings(stage.need))
+            return [attack_job(target, cell, stage.run.records) for cell in stage.plan.cells(stage.need)]
+        return MEASUREMENTS[stage.need].jobs(target, stage.run.records, stage.plan.measurement_settings(stage.need))
 
     def target(self, stage: Stage) -> Target:
         """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
         experiment, effort = stage.plan.experiment, stage.plan.effort
         if stage.share_trained == 1:
-            _, F = trained(stage.directory, self.data_root)
+            F = stage.run.network(self.data_root)
         else:
             F = experiment.build(experiment.training_set(self.data_root))
-        F.to(self.process.device)
-        channels_last(F)
-        data = load(experiment.data.name, "test", self.data_root)
-        if effort.examples is not None:
-            data = data.take(slice(0, effort.examples))
-        facts = {"method": experiment.method, "lam": experiment.lam}
-        return Target(F, data, experiment.run_name, seed=self.seed, batch=effort.batch, facts=facts)
+        return target_of(
+            experiment,
+            F,
+            examples=effort.examples,
+            batch=effort.batch,
+            seed=self.seed,
+            data_root=self.data_root,
+            device=self.process.device,
+        )
 
     def _checklist(self, stage: Stage) -> Settings:
         """What is spent on the checklist."""
@@ -136,7 +134,7 @@ class StageRunner:
 
     def _checked(self, stage: Stage) -> bool:
         """Whether the checklist was gone through, with these very settings."""
-        path = stage.records / CHECKLIST
+        path = stage.run.checklist_file
         found = store.read_json(path) if path.exists() else {}
         wanted = (stage.plan.radius, json.loads(json.dumps(asdict(self._checklist(stage)))))
         return (found.get("epsilon"), found.get("settings")) == wanted

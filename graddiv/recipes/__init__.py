@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError, unknown
-from graddiv.experiment import NOISE, Experiment, RegularizerName, parse, starting_point
+from graddiv.experiment import DEFENSES, Experiment, parse
+from graddiv.registries import REGULARIZERS
+from graddiv.runs import starting_point
 
-DATA = ("mnist-mini", "mnist", "cifar10", "stl10")
 SCALES = ("paper", "quick", "demo")
-REGULARIZERS: tuple[str, ...] = get_args(RegularizerName)
 
 LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
 """The paper cross-validates lambda over [0.05, 10]; its choices, 0.7 and 1, are among these."""
@@ -33,7 +34,12 @@ def methods() -> dict[str, Tables]:
 def names() -> list[str]:
     """All shipped recipes; each randomized one also takes +graddiv-REGULARIZER."""
     variants = [v for name, m in methods().items() for v in ([name, f"{name}+graddiv"] if _random(m) else [name])]
-    return [f"{data}/{method}" for data in DATA for method in variants]
+    return [f"{data}/{method}" for data in shipped_data() for method in variants]
+
+
+def shipped_data() -> list[str]:
+    """The data sets that have a file of settings here; for any other a recipe is a TOML file of the user's."""
+    return [name for name in SOURCES if (files("graddiv.recipes") / f"{name}.toml").is_file()]
 
 
 def title(method: str) -> str:
@@ -49,8 +55,8 @@ def title(method: str) -> str:
 def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start: Path | None = None) -> Experiment:
     """The experiment of a shipped recipe, or of a TOML file if `name` is a path, with `a.b=value` overrides.
 
-    `start`, a finished run or a safetensors file, takes the place of the first stage of a recipe of several; a recipe
-    of one stage trains it on.
+    `scale` is one of SCALES, by default the paper's own settings; a TOML file has its own.  `start`, a finished run or
+    a safetensors file, takes the place of the first stage of a recipe of several; one of one stage trains it on.
     """
     if name.endswith(".toml"):
         values, source = _read(Path(name)), name
@@ -88,8 +94,8 @@ def _composed(name: str, scale: str) -> Tables:
     data, _, method = name.partition("/")
     if not method:
         raise unknown("recipe", name, names())
-    if data not in DATA:
-        raise unknown("data set", data, DATA)
+    if data not in shipped_data():
+        raise unknown("data set", data, shipped_data())
     base, plus, extra = method.partition("+")
     if base not in methods() or (plus and not re.fullmatch(rf"graddiv(-\w+)?|{CONTROL}", extra)):
         raise unknown("recipe", name, [n for n in names() if n.startswith(f"{data}/")])
@@ -134,7 +140,7 @@ def _merged(tables: Tables, over: Mapping[str, Any]) -> Tables:
 
 
 def _random(method: Tables) -> bool:
-    return any(section in method for section in NOISE)
+    return any(section in DEFENSES for section in method)
 
 
 def _shipped(name: str) -> Tables:
@@ -188,6 +194,11 @@ def radius(experiment: Experiment) -> float:
     """The epsilon of training; for networks trained on clean images, that of adversarial training beside them."""
     if experiment.adversary is not None:
         return experiment.adversary.epsilon
+    if experiment.data.name not in shipped_data():
+        raise GradDivError(
+            f"{experiment.method} was trained on clean images and there are no shipped recipes for "
+            f"{experiment.data.name}, hence no radius to compare at: give one with --epsilon"
+        )
     scale = experiment.scale if experiment.scale in SCALES else "paper"
     beside = recipe(f"{experiment.data.name}/adv-train", scale).adversary
     assert beside is not None

@@ -6,11 +6,8 @@ import numpy as np
 
 from graddiv import store
 from graddiv.records import Record
-from graddiv.report.comparison import CHECKLIST
 from graddiv.report.plan import Plan
-
-KEPT = ("version.json", "experiment.json", "data.json", "recipe.toml", "metrics.jsonl")
-"""Files of a run, besides records and the trained network."""
+from graddiv.runs import CHECKLIST, Run
 
 
 def archive(plan: Plan, directory: Path) -> Plan:
@@ -21,14 +18,14 @@ def archive(plan: Plan, directory: Path) -> Plan:
     """
     runs = {}
     for key, run in plan.runs.items():
-        source, target = Path(run.path), directory / "runs" / key
-        store.make_directory(target / "records")
-        for name in (name for name in KEPT if (source / name).exists()):
-            store.write(target / name, (source / name).read_bytes())
+        source, target = Run(Path(run.path)), Run(directory / "runs" / key)
+        store.make_directory(target.records)
+        for path in (p for p in source.description_files if p.exists()):
+            store.write(target.path / path.name, path.read_bytes())
         for name in sorted({name for item in plan.items for name in item.records.get(key, ())}):
-            _copy_record(source / "records" / name, target / "records" / name)
+            _copy_record(source.records / name, target.records / name)
         _copy_network(source, target)
-        runs[key] = run.model_copy(update={"path": str(target)})
+        runs[key] = run.model_copy(update={"path": str(target.path)})
     return plan.model_copy(update={"runs": runs})
 
 
@@ -44,11 +41,10 @@ def _copy_record(source: Path, target: Path) -> None:
     store.write_arrays(target, arrays, description)
 
 
-def _copy_network(source: Path, target: Path) -> None:
+def _copy_network(source: Run, target: Run) -> None:
     """The parameters and buffers of the last checkpoint as float16, without the optimizer's."""
-    last = Path("checkpoints") / "last.safetensors"
-    arrays, description = store.read_arrays(source / last)
+    arrays, description = store.read_arrays(source.last_checkpoint)
     network = {name: array for name, array in arrays.items() if name.startswith("network.")}
     half = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in network.items()}
-    store.make_directory((target / last).parent)
-    store.write_arrays(target / last, half, description)
+    store.make_directory(target.checkpoints)
+    store.write_arrays(target.last_checkpoint, half, description)

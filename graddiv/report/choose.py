@@ -10,9 +10,10 @@ from pathlib import Path
 from graddiv.errors import GradDivError
 from graddiv.recipes import title
 from graddiv.records import AttackRecord, MeasurementRecord, Record
-from graddiv.report.comparison import CHECKLIST, ReportRun, is_eot
+from graddiv.report.comparison import ReportRun, is_eot
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
 from graddiv.report.renderers import ATTACK_TABLE
+from graddiv.runs import CHECKLIST, Run
 
 FIGURES_OF = {
     "concentration": ("kappa",),
@@ -64,7 +65,7 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     items += _curve(runs, attacks)
     items += _measured(found, choices)
     items.append(_item("training-concentration", dict.fromkeys(runs, ())))
-    if all((path / "records" / CHECKLIST).exists() for path in paths):
+    if all(Run(path).checklist_file.exists() for path in paths):
         items.append(_item("checklist", dict.fromkeys(runs, (CHECKLIST,))))
     return Plan(
         title=", ".join(titles.values()),
@@ -80,7 +81,7 @@ def _key(path: Path) -> str:
 
 
 def _read(path: Path) -> dict[str, Record]:
-    directory = path / "records"
+    directory = Run(path).records
     found = {str(p.relative_to(directory)): Record.load(p) for p in sorted(directory.rglob("*.record"))}
     if not found:
         raise GradDivError(f"there are no records of {path}: 'graddiv attack {path}' makes them")

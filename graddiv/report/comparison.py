@@ -8,8 +8,9 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.experiment import Experiment, parse
+from graddiv.experiment import Experiment
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
+from graddiv.runs import CHECKLIST, Run
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
 
@@ -28,10 +29,14 @@ class ReportRun:
     """The items of the checklist, if the plan names it."""
 
     @cached_property
+    def run(self) -> Run:
+        """Its directory."""
+        return Run(self.path)
+
+    @property
     def experiment(self) -> Experiment:
         """The settings it was trained with."""
-        path = self.path / "experiment.json"
-        return parse(store.read_json(path), str(path))
+        return self.run.experiment
 
     @property
     def method(self) -> str:
@@ -61,7 +66,7 @@ class ReportRun:
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """The lines of the training log."""
-        return store.read_log(self.path / "metrics.jsonl")
+        return self.run.log
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -242,8 +247,9 @@ def is_eot(run: ReportRun, record: AttackRecord, attack: str) -> bool:
 
 def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path], Record] = Record.load) -> ReportRun:
     """A run with these files below its records: records, and the checklist if it is among them."""
-    found = [read(path / "records" / name) for name in files if name != CHECKLIST]
-    items = store.read_json(path / "records" / CHECKLIST)["items"] if CHECKLIST in files else ()
+    run = Run(path)
+    found = [read(run.records / name) for name in files if name != CHECKLIST]
+    items = store.read_json(run.checklist_file)["items"] if CHECKLIST in files else ()
     return ReportRun(
         path,
         title,
@@ -251,6 +257,3 @@ def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path]
         tuple(r for r in found if isinstance(r, MeasurementRecord)),
         tuple(items),
     )
-
-
-CHECKLIST = "checklist.json"

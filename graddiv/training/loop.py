@@ -17,26 +17,18 @@ from torch import Tensor, nn
 from graddiv import __version__, store
 from graddiv.data import Dataset, augmented
 from graddiv.directions import directions, input_gradient
-from graddiv.directions.regularizers import REGULARIZERS
 from graddiv.directions.vmf import debiased_mrl
 from graddiv.distributed import Process, join_processes
 from graddiv.errors import GradDivError
-from graddiv.experiment import (
-    LAST,
-    Experiment,
-    StartSection,
-    check_format,
-    load_state,
-    network_of,
-    network_part,
-    parse,
-    state_hash,
-)
+from graddiv.experiment import Experiment, parse
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.performance import channels_last
+from graddiv.registries import REGULARIZERS
+from graddiv.runs import Run, load_state, network_part
 from graddiv.seeding import fold, generator
 from graddiv.training.objectives import Objective, first_nonfinite
 from graddiv.training.stages import Stage, stages_of
+from graddiv.training.start import starting_state, take_over
 
 PROBE = 512
 """How many training images the concentration of gradients is measured on after each epoch."""
@@ -85,27 +77,33 @@ def train(
 ) -> RandomizedNetwork:
     """Train, or go on training, in `directory`; return the trained network, in eval mode.
 
-    The directory holds the recipe, metrics.jsonl, checkpoints/last.safetensors and, if the recipe says so, the
-    checkpoint of every k-th epoch.  Killed at any moment, the same call goes on and ends with the same bits.
+    The directory, a `Run`, holds the recipe, the log, the last checkpoint and, if the recipe says so, that of every
+    k-th epoch.  Killed at any moment, the same call goes on and ends with the same bits.
+
+    data_root: the folder of the official data files, by default looked for.
+    device: such as "cpu" or "cuda:1"; CUDA if there is any.
+    sync_batch_norm: let batch norm see the images of all processes (CUDA only), not each its own.
+    listeners: told of every step and epoch, such as a display.
     """
     with ExitStack() as stack:
         process = stack.enter_context(join_processes(device))
         if process.writes:
-            stack.enter_context(store.locked(directory))
-        run = _Run(experiment, directory, experiment.training_set(data_root), process, sync_batch_norm)
-        stack.callback(run.close)
-        run.go_on(listeners if process.writes else ())
+            stack.enter_context(Run(directory).lock())
+        data = experiment.training_set(data_root)
+        training = _Training(experiment, Run(directory), data, process, sync_batch_norm)
+        stack.callback(training.close)
+        training.go_on(listeners if process.writes else ())
         process.wait()
-        return run.F.eval()
+        return training.F.eval()
 
 
-class _Run:
+class _Training:
     """One training, from its last checkpoint to its end."""
 
     def __init__(
-        self, experiment: Experiment, directory: Path, data: Dataset, process: Process, sync_batch_norm: bool
+        self, experiment: Experiment, run: Run, data: Dataset, process: Process, sync_batch_norm: bool
     ) -> None:
-        self.experiment, self.directory, self.data, self.process = experiment, directory, data, process
+        self.experiment, self.run, self.data, self.process = experiment, run, data, process
         self.settings = experiment.training
         _check_batch(experiment, len(data), process)
         self.stages = stages_of(experiment, len(data))
@@ -116,45 +114,44 @@ class _Run:
         channels_last(self.F)
         self.F.train()
         self.progress = TrainingPosition()
-        self.checkpoints = directory / "checkpoints"
         self.log: store.Log | None = None
         self._open()
 
     def _open(self) -> None:
         """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
+        run = self.run
         if self.process.writes:
-            check_format(self.directory, begin=True)
-            settings = self.directory / "experiment.json"
+            run.begin()
             store.write_once_or_match(
-                settings, self.experiment.dump(), lambda found: parse(found, str(settings)).dump()
+                run.experiment_file,
+                self.experiment.dump(),
+                lambda found: parse(found, str(run.experiment_file)).dump(),
             )
-            store.write_once_or_match(
-                self.directory / "data.json", {"name": self.data.name, "sha256": self.data.checksum}
-            )
-            store.write(self.directory / "recipe.toml", self.experiment.to_toml().encode())
-            store.make_directory(self.checkpoints)
-            if not (self.checkpoints / LAST).exists():
-                _take_over(self.experiment, self.directory)
-        last = self.checkpoints / LAST
+            store.write_once_or_match(run.data_file, {"name": self.data.name, "sha256": self.data.checksum})
+            store.write(run.recipe_file, self.experiment.to_toml().encode())
+            store.make_directory(run.checkpoints)
+            if not run.last_checkpoint.exists():
+                take_over(self.experiment, run)
         # read by one and sent to all: the others may be on machines that do not see this directory
-        saved = self.process.shared(store.read_tensors(last) if self.process.writes and last.exists() else None)
+        goes_on = self.process.writes and run.last_checkpoint.exists()
+        saved = self.process.shared(store.read_tensors(run.last_checkpoint) if goes_on else None)
         if saved is not None:
             self.progress = TrainingPosition(**saved[1]["progress"])
-            load_state(self.F, network_part(saved[0]), last)
+            load_state(self.F, network_part(saved[0]), run.last_checkpoint)
         elif (start := self.experiment.network.start) is not None:
-            state = self.process.shared(_checked_start(start) if self.process.writes else {})
+            state = self.process.shared(starting_state(start) if self.process.writes else {})
             load_state(self.F, state, Path(start.path))
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         if saved is not None and self.progress.step > self.stage.first_step:  # a stage begins with Adam anew
             self._restore_adam(saved[0])
         if self.process.writes:
-            self.log = store.Log(self.directory / "metrics.jsonl", self.progress.log_size)
+            self.log = store.Log(run.log_file, self.progress.log_size)
             about = {"versions": _versions(), "processes": self.process.size, "device": str(self.process.device)}
             if self.progress.step < self.total:
                 self.log(event="start" if saved is None else "resume", **about)
             if saved is None:
                 self.log(event="epoch", epoch=0, **self.concentration(0))
-                self._save()
+                self._save(self.run.last_checkpoint)
         self.process.wait()
 
     def _enter(self, stage: Stage) -> None:
@@ -186,7 +183,7 @@ class _Run:
                 self._end_epoch(epoch + 1, rate, listeners)
                 saved = time.monotonic()
             elif time.monotonic() - saved > SAVE_AFTER:
-                self._save()
+                self._save(self.run.last_checkpoint)
                 saved = time.monotonic()
 
     def close(self) -> None:
@@ -229,7 +226,7 @@ class _Run:
         except GradDivError as error:
             raise DivergedError(
                 f"training stopped at step {self.progress.step} (epoch {epoch + 1}): {error}. The last good state is "
-                f"{self.checkpoints / LAST}; a smaller training.lr or graddiv.lam may help"
+                f"{self.run.last_checkpoint}; a smaller training.lr or graddiv.lam may help"
             ) from error
 
     def _end_epoch(self, epoch: int, rate: float, listeners: Sequence[Listener]) -> None:
@@ -243,8 +240,8 @@ class _Run:
                 listener.epoch(epoch, values)
         every = self.settings.checkpoint_every
         if every and epoch % every == 0:  # before `last`: once that says the epoch is over, nothing of it is done again
-            self._save(f"epoch-{epoch:04d}.safetensors")
-        self._save()
+            self._save(self.run.checkpoint(epoch))
+        self._save(self.run.last_checkpoint)
 
     def concentration(self, epoch: int) -> dict[str, float]:
         """The paper's measures of concentration on a fixed probe of training images, from n = 3 gradients each.
@@ -269,11 +266,11 @@ class _Run:
             v, usable = directions(torch.stack([input_gradient(f, x, y)[1] for f in models]))
         return v[:, usable]
 
-    def _save(self, name: str = LAST) -> None:
+    def _save(self, path: Path) -> None:
         if self.log is None:
             return
         self.progress.log_size = self.log.size
-        store.write_tensors(self.checkpoints / name, self._state(), {"progress": vars(self.progress)})
+        store.write_tensors(path, self._state(), {"progress": vars(self.progress)})
 
     def _state(self) -> dict[str, Tensor]:
         tensors = {f"network.{name}": t for name, t in self.F.state_dict().items()}
@@ -292,35 +289,6 @@ class _Run:
                 self.optimizer.state[parameter] = moments
 
 
-def _take_over(experiment: Experiment, directory: Path) -> None:
-    """Copy the first stages from a finished run beside this one that trained just them: the bits would be the same."""
-    for count in range(len(experiment.stages) - 1, -1, -1):
-        before = experiment.model_copy(update={"stages": experiment.stages[:count]})
-        for other in sorted(directory.parent.glob(f"*-{before.digest}")):
-            last, log = other / "checkpoints" / LAST, other / "metrics.jsonl"
-            if other == directory or not last.exists() or store.is_locked(other):
-                continue
-            content, state = store.read_tensors(last)
-            same_data = store.read_json(other / "data.json") == store.read_json(directory / "data.json")
-            lines = store.read_log(log)
-            finished = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0) == before.epochs
-            if same_data and finished and not state["progress"]["sums"]:
-                store.write(directory / "metrics.jsonl", log.read_bytes()[: state["progress"]["log_size"]])
-                store.write_tensors(directory / "checkpoints" / LAST, content, state)
-                return
-
-
-def _checked_start(start: StartSection) -> dict[str, Tensor]:
-    """The network to start from, if it is the one that the recipe means."""
-    state = network_of(Path(start.path))
-    if (found := state_hash(state)) != start.sha256:
-        raise GradDivError(
-            f"network.from: {start.path} holds another network than the recipe was made for (sha256 {found[:10]}, "
-            f"expected {start.sha256[:10]}): write network.from = {start.path!r} to start from this one"
-        )
-    return state
-
-
 @lru_cache(maxsize=1)
 def _order(seed: int, epoch: int, examples: int) -> Tensor:
     """The order in which an epoch visits the examples."""
@@ -333,7 +301,7 @@ def _check_batch(experiment: Experiment, examples: int, process: Process) -> Non
         raise GradDivError(f"training.batch is {batch}, but there are only {examples} training examples")
     if batch % process.size:
         raise GradDivError(f"training.batch is {batch}, which {process.size} processes cannot share evenly")
-    if experiment.mixup is not None and process.size > 1 and (batch // process.size) % 2:
+    if experiment.defense.interpolated and process.size > 1 and (batch // process.size) % 2:
         raise GradDivError(
             f"training.batch is {batch}, of which each of {process.size} processes gets {batch // process.size}: "
             "interpolated training takes images in pairs, so expected an even number"

@@ -12,16 +12,16 @@ from graddiv.experiment import AdversarySection, Experiment
 from graddiv.geometry import per_example
 from graddiv.losses import ce
 from graddiv.networks import Dirac, RandomizedNetwork
-from graddiv.networks.gaussian import GaussianNetwork
 from graddiv.seeding import fold, uniform
 from graddiv.training.stages import Stage, stages_of
 
 
 class Objective(nn.Module):
-    """L + lam R with L = (1 - w) CE(f(x_adv), y) + w CE(f(x), y) + alpha_kl / N KL(q || p).
+    """L + lam R with L = (1 - w) CE(f(x_adv), y) + w CE(f(x), y) + the penalties of the defense.
 
-    f is drawn anew at each step, x_adv is found against other draws; w is 1 without an adversary.  Mixup inference is
-    no part of training: its network is trained as a deterministic one on interpolated examples, and random only in R.
+    The penalty of Adv-BNN is alpha_kl / N KL(q || p).  f is drawn anew at each step, x_adv is found against other
+    draws; w is 1 without an adversary.  Mixup inference is no part of training: where a defense says `interpolated`,
+    its network is trained as a deterministic one on interpolated examples, and random only in R.
     All randomness is addressed by (seed, step) and, example by example, by data-set index: never by batch or rank.
     """
 
@@ -29,10 +29,9 @@ class Objective(nn.Module):
         super().__init__()
         stage = stage or stages_of(experiment, examples)[0]
         self.F, self.seed, self.examples = F, experiment.seed, examples
-        self.interpolated = experiment.mixup is not None
-        self.trained = Dirac(F.module) if self.interpolated else F
+        self.defense = experiment.defense
+        self.trained = Dirac(F.module) if self.defense.interpolated else F
         self.adversary = experiment.adversary
-        self.alpha_kl = experiment.gaussian.alpha_kl if experiment.gaussian is not None else 0.0
         self.diversity: GradDiv | None = None
         if (g := stage.settings.graddiv) is not None:
             self.at = g.at
@@ -51,9 +50,9 @@ class Objective(nn.Module):
         x_adv = x if self.adversary is None else self.attacked(self.adversary, x, y, ids, step)
         self.parts = {}
         total = self.task_loss(x, x_adv, y, ids, step)
-        if isinstance(self.F, GaussianNetwork):
-            self.parts["kl"] = self.alpha_kl / self.examples * self.F.kl()
-            total = total + self.parts["kl"]
+        for name, penalty in self.defense.penalties(self.F, self.examples).items():
+            self.parts[name] = penalty
+            total = total + penalty
         if self.diversity is not None:
             at = x_adv if self.at == "adversarial" else x
             regularization = self.diversity(self.F, at, y, step=step, ids=ids)
@@ -68,7 +67,7 @@ class Objective(nn.Module):
         halves = [half for half in (("adversarial", x_adv, 1 - w), ("clean", x, w)) if half[2] > 0]
         inputs, labels = torch.cat([part for _, part, _ in halves]), y.repeat(len(halves))
         f = self.trained.bind(self.trained.draw(fold(self.seed, "loss", step), ids.repeat(len(halves))))
-        if self.interpolated:
+        if self.defense.interpolated:
             inputs, partner, a = self.interpolation(inputs, ids, step)
             z = f(inputs)
             losses = a * ce(z, labels) + (1 - a) * ce(z, labels[partner])

@@ -81,7 +81,7 @@ def test_recipes_are_listed_with_their_cost(run: Run) -> None:
 
 
 def test_tune(run: Run, tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graddiv.tuning.load", loader(12))
+    monkeypatch.setattr("graddiv.tuning.trials.load", loader(12))
     words = ("--lambdas", "0.7", "--regularizers", "kappa,mean", "--n", 1, "--m", 1, "--examples", 5, "--out", "t")
     result = run("tune", tiny_recipe, *words)
     assert result.exit_code == 0, result.exception

@@ -13,8 +13,9 @@ from typer.testing import CliRunner, Result
 from graddiv import store
 from graddiv.cli import app
 from graddiv.errors import GradDivError
-from graddiv.experiment import LAST, parse
+from graddiv.experiment import parse
 from graddiv.records import read_all
+from graddiv.runs import Run
 
 SETTINGS = {
     "method": "adv-bnn+graddiv",
@@ -32,10 +33,10 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("run")
     experiment = parse(SETTINGS, "here")
     F = experiment.build(experiment.training_set())
-    store.write_json(directory / "experiment.json", experiment.model_dump(mode="json"))
-    (directory / "checkpoints").mkdir()
+    store.write_json(Run(directory).experiment_file, experiment.dump())
+    Run(directory).checkpoints.mkdir()
     state = {f"network.{name}": tensor for name, tensor in F.state_dict().items()}
-    store.write_tensors(directory / "checkpoints" / LAST, state, {"progress": {"step": 1}})
+    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": {"step": 1}})
     return directory
 
 

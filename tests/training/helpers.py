@@ -11,6 +11,7 @@ from graddiv import store
 from graddiv.data import Dataset, lookup
 from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
+from graddiv.runs import Run
 from graddiv.seeding import generator
 
 METHODS = ("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv")
@@ -53,8 +54,8 @@ def two_stages(extra: str = "graddiv", *overrides: str) -> Experiment:
 
 def outcome(directory: Path) -> tuple[dict[str, Tensor], Any, list[dict[str, Any]]]:
     """All that a run leaves behind, but for the time it took and how often it was taken up again."""
-    tensors, description = store.read_tensors(directory / "checkpoints" / "last.safetensors")
-    lines = store.read_log(directory / "metrics.jsonl")
+    tensors, description = store.read_tensors(Run(directory).last_checkpoint)
+    lines = Run(directory).log
     timeless = [
         {key: value for key, value in line.items() if key != "images_per_second"}
         for line in lines

@@ -48,11 +48,11 @@ def worker(rank: int, port: int, folder: str) -> None:
     graddiv.data.load = loader(8)
     experiment = tiny("mnist/mi+graddiv", "training.epochs=2")
     train(experiment, Path(folder) / "whole")
-    steps, loop._Run._step = loop._Run._step, interrupted(loop._Run._step)
+    steps, loop._Training._step = loop._Training._step, interrupted(loop._Training._step)
     try:
         train(experiment, Path(folder) / "parts")
     except KeyboardInterrupt:
-        loop._Run._step = steps
+        loop._Training._step = steps
     dist.barrier()
     if rank == 1:  # a machine that does not see the directory
         train(experiment, Path(folder) / "nowhere")

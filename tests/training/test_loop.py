@@ -9,7 +9,7 @@ import torch
 
 from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.experiment import FORMAT, trained
+from graddiv.runs import FORMAT, Run
 from graddiv.training import Objective, loop, train
 from graddiv.training.loop import DivergedError
 from tests.helpers import global_rng_untouched, no_type_checks
@@ -63,7 +63,7 @@ def test_every_method_trains_on_every_data_set(
     if "graddiv" not in method and method in ("no-defense", "adv-train"):
         assert lines[-1]["R_mean"] == pytest.approx(1)  # a deterministic network has one gradient
     assert ("lam" in lines[-1]) == ("graddiv" in method)
-    again, found = trained(tmp_path)
+    again, found = Run(tmp_path).experiment, Run(tmp_path).network()
     assert again == experiment
     assert all(torch.equal(a, b) for a, b in zip(F.state_dict().values(), found.state_dict().values(), strict=True))
 
@@ -119,9 +119,9 @@ def test_a_run_that_is_not_finished_is_not_evaluated(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         train(tiny("mnist/no-defense"), tmp_path, listeners=[StopAfter(1)])
     with pytest.raises(GradDivError, match="is not trained to its end, but to step 0 of 2"):
-        trained(tmp_path)
+        Run(tmp_path).network()
     train(tiny("mnist/no-defense"), tmp_path)
-    assert not trained(tmp_path)[1].training
+    assert not Run(tmp_path).network().training
 
 
 def test_other_settings_or_data_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

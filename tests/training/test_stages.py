@@ -5,8 +5,9 @@ import torch
 
 from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.experiment import Experiment, network_of, trained
+from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
+from graddiv.runs import Run, network_of
 from graddiv.training import loop, train
 from graddiv.training.stages import stages_of
 from tests.training.helpers import assert_same_outcome, loader, outcome, tiny, two_stages
@@ -76,8 +77,8 @@ def test_the_first_stage_is_taken_over_from_a_finished_run_beside_it(tmp_path: P
         train(e, tmp_path / "runs" / e.run_name, listeners=[listener])
         assert listener.began == [4]
     assert_same_outcome(tmp_path / "runs" / both.run_name, tmp_path / "apart" / both.run_name)
-    control = trained(tmp_path / "runs" / two_stages("control").run_name)[1]
-    regularized = trained(tmp_path / "runs" / both.run_name)[1]
+    control = Run(tmp_path / "runs" / two_stages("control").run_name).network()
+    regularized = Run(tmp_path / "runs" / both.run_name).network()
     assert any(not torch.equal(a, b) for a, b in zip(control.parameters(), regularized.parameters(), strict=True))
 
 

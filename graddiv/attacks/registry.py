@@ -1,0 +1,57 @@
+"""The attacks by name, and the suites they make up."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from graddiv.attacks.apgd import APGD
+from graddiv.attacks.attack import Attack
+from graddiv.attacks.bb import BB
+from graddiv.attacks.fab import FAB
+from graddiv.attacks.pgd import FGSM, PGD
+from graddiv.attacks.square import Square
+from graddiv.errors import unknown
+from graddiv.registries import Registry
+
+
+class RegisteredAttack(NamedTuple):
+    """An attack that has a name on the command line."""
+
+    attack: Attack
+    """With the iterations that its paper and the libraries of the time took."""
+    iterations: Mapping[str, int] = {}
+    """In each suite that it is part of."""
+
+
+SUITES = ("paper", "quick", "demo")
+
+ATTACKS: Registry[RegisteredAttack] = Registry(
+    "attack",
+    {
+        "fgsm": RegisteredAttack(FGSM(), {"paper": 1, "quick": 1, "demo": 1}),
+        "pgd": RegisteredAttack(PGD(m=50), {"paper": 50, "quick": 20, "demo": 20}),
+        "apgd-ce": RegisteredAttack(APGD(m=100), {"paper": 100, "quick": 20, "demo": 20}),
+        "apgd-dlr": RegisteredAttack(APGD(m=100, objective="dlr"), {"paper": 100, "quick": 20}),
+        "fab": RegisteredAttack(FAB(m=100), {"paper": 100, "quick": 10}),
+        "bb": RegisteredAttack(BB(m=1000), {"paper": 1000, "quick": 50}),
+        "square": RegisteredAttack(Square(m=5000), {"paper": 5000, "quick": 200, "demo": 30}),
+    },
+)
+
+
+def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[Attack]:
+    """The attacks of a suite, or those of these names; m replaces the iterations of all but one-step ones.
+
+    An attack that is named and no part of the suite keeps the iterations it is registered with.
+    """
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    chosen = [ATTACKS[each] for each in names] or [each for each in ATTACKS.values() if name in each.iterations]
+    return [
+        _with_iterations(attack, iterations.get(name, attack.iterations) if m is None else m)
+        for attack, iterations in chosen
+    ]
+
+
+def _with_iterations(attack: Attack, m: int) -> Attack:
+    return attack if attack.iterations in (1, m) else replace(attack, m=m)  # type: ignore[call-arg]

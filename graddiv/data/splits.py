@@ -1,0 +1,41 @@
+"""The examples of a data set's splits, and its training batches."""
+
+from pathlib import Path
+
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
+
+from graddiv.data.augment import crop_and_flip
+from graddiv.data.dataset import Dataset
+from graddiv.data.files import verified
+from graddiv.data.registry import SPLITS, lookup
+from graddiv.data.source import Part
+from graddiv.errors import unknown
+
+
+def load(name: str, split: str = "train", root: str | Path | None = None) -> Dataset:
+    """Read a split; `root` is the folder that holds the official files (default: see `files.search_path`).
+
+    "train" leaves out the validation split, which is the paper's: the last 5,000 of MNIST's training examples and
+    the last tenth of the others'; "train+validation" is all of them.
+    """
+    source = lookup(name)
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    part: Part = "test" if split == "test" else "train"
+    paths = [verified(source, file, root) for file in source.files.get(part, ())]
+    images, labels, ids = map(torch.from_numpy, source.read(part, paths, source.sizes[part]))
+    whole = Dataset(name, split, images, labels, ids, source.classes)
+    if split == "train":
+        return whole.take(slice(0, -source.held_out))
+    if split == "validation":  # by numbers, hence a copy: a slice would keep all training images in memory
+        return whole.take(range(len(whole))[-source.held_out :])
+    return whole
+
+
+def augmented(
+    name: str, images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
+) -> Float32[Tensor, "b c h w"]:
+    """A training batch as the paper shows it: cropped and flipped for CIFAR-10 and STL-10, as it is for the others."""
+    return crop_and_flip(images, ids, seed, epoch) if lookup(name).crop_and_flip else images

@@ -1,0 +1,31 @@
+"""From an experiment to what it trains: the examples and the network."""
+
+from typing import TYPE_CHECKING
+
+from graddiv.errors import GradDivError
+
+if TYPE_CHECKING:
+    from graddiv.data import Dataset
+    from graddiv.experiment.schema import Experiment
+    from graddiv.networks import RandomizedNetwork
+
+
+def training_set(experiment: "Experiment", root: str | None) -> "Dataset":
+    """The examples it trains on; `root` is the folder of the official files, by default looked for."""
+    from graddiv.data import load
+
+    data = load(experiment.data.name, "train", root)
+    wanted = experiment.data.examples
+    if wanted is not None and wanted > len(data):
+        raise GradDivError(f"data.examples is {wanted}, but {experiment.data.name} has {len(data)} training examples")
+    return data if wanted is None else data.take(slice(0, wanted))
+
+
+def untrained_network(experiment: "Experiment", data: "Dataset") -> "RandomizedNetwork":
+    """F as it is before training."""
+    from graddiv.networks import architecture
+    from graddiv.seeding import fold
+
+    network = experiment.network
+    module = architecture(network.architecture, network.width, seed=fold(experiment.seed, "init"))
+    return experiment.defense.build(module, data)

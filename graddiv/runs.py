@@ -1,0 +1,203 @@
+"""A run directory: what lies where in it, read without torch; the trained network on request."""
+
+import hashlib
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.experiment import Experiment, parse
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from graddiv.networks import RandomizedNetwork
+
+FORMAT = 1
+"""Of run directories; a later version that changes them counts on."""
+
+CHECKLIST = "checklist.json"
+"""The verdicts of the checklist, in the directory of the records that they are drawn from."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run directory: the only place that knows the names of its files."""
+
+    path: Path
+
+    @property
+    def version_file(self) -> Path:
+        """The format of the directory."""
+        return self.path / "version.json"
+
+    @property
+    def experiment_file(self) -> Path:
+        """All settings: a training that goes on must have the same."""
+        return self.path / "experiment.json"
+
+    @property
+    def data_file(self) -> Path:
+        """The name and the checksum of the training set."""
+        return self.path / "data.json"
+
+    @property
+    def recipe_file(self) -> Path:
+        """The settings as a recipe that `graddiv train` takes."""
+        return self.path / "recipe.toml"
+
+    @property
+    def log_file(self) -> Path:
+        """A line for each start and each epoch of training."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def description_files(self) -> tuple[Path, ...]:
+        """What tells how the network was trained: all files but checkpoints and records."""
+        return self.version_file, self.experiment_file, self.data_file, self.recipe_file, self.log_file
+
+    @property
+    def checkpoints(self) -> Path:
+        """The directory of checkpoints."""
+        return self.path / "checkpoints"
+
+    @property
+    def last_checkpoint(self) -> Path:
+        """The checkpoint from which training goes on, and at its end the trained network."""
+        return self.checkpoints / "last.safetensors"
+
+    def checkpoint(self, epoch: int) -> Path:
+        """The checkpoint that was kept of this epoch."""
+        return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
+
+    @property
+    def records(self) -> Path:
+        """The directory of what evaluations found."""
+        return self.path / "records"
+
+    @property
+    def checklist_file(self) -> Path:
+        """The verdicts of the checklist."""
+        return self.records / CHECKLIST
+
+    @property
+    def tensorboard(self) -> Path:
+        """The directory of TensorBoard's curves."""
+        return self.path / "tensorboard"
+
+    def lock(self) -> AbstractContextManager[None]:
+        """Be the only process that trains here."""
+        return store.locked(self.path)
+
+    @property
+    def is_locked(self) -> bool:
+        """Whether a process is training here now."""
+        return store.is_locked(self.path)
+
+    def begin(self) -> None:
+        """Mark a directory that is new; refuse one that a later version made."""
+        self.check_format()
+        if not self.version_file.exists():
+            store.write_json(self.version_file, {"format": FORMAT})
+
+    def check_format(self) -> None:
+        """Refuse a directory that a later version made."""
+        if self.version_file.exists() and (found := store.read_json(self.version_file)["format"]) > FORMAT:
+            raise GradDivError(
+                f"{self.path} has format {found}, but this version of graddiv knows none above {FORMAT}: "
+                "use the newer version that made it, or choose another directory with --out"
+            )
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The settings it was trained with."""
+        if not self.experiment_file.exists():
+            raise GradDivError(f"{self.path} is no run directory: 'graddiv train' makes one")
+        self.check_format()
+        return parse(store.read_json(self.experiment_file), str(self.experiment_file))
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the log so far."""
+        return store.read_log(self.log_file)
+
+    @property
+    def epochs(self) -> list[dict[str, Any]]:
+        """What the log says of each epoch, from epoch 0, before training."""
+        return [line for line in self.log if line["event"] == "epoch"]
+
+    @property
+    def epochs_done(self) -> int:
+        """How many epochs training has behind it; 0 where it has not begun."""
+        return max((int(line["epoch"]) for line in self.epochs), default=0) if self.log_file.exists() else 0
+
+    @property
+    def finished(self) -> bool:
+        """Whether training has come to its end."""
+        return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
+
+    def network(self, data_root: str | None = None, epoch: int | None = None) -> "RandomizedNetwork":
+        """F as trained, in eval mode: at the end of training, or after an epoch of which a checkpoint was kept.
+
+        `data_root` is the folder of the official data files, by default looked for: some networks hold training
+        examples.
+        """
+        path = self.last_checkpoint if epoch is None else self.checkpoint(epoch)
+        experiment = self.experiment
+        tensors, state = store.read_tensors(path)
+        data = experiment.training_set(data_root)
+        step, steps = state["progress"]["step"], experiment.epochs * (len(data) // experiment.training.batch)
+        if epoch is None and step < steps:
+            raise GradDivError(
+                f"{self.path} is not trained to its end, but to step {step} of {steps}: run its training again"
+            )
+        F = experiment.build(data)
+        load_state(F, network_part(tensors), path)
+        return F.eval()
+
+    def state(self) -> "dict[str, Tensor]":
+        """The network's parameters and buffers as the last checkpoint has them."""
+        if not self.last_checkpoint.exists():
+            raise GradDivError(f"{self.path} holds no trained network: expected a run directory or a safetensors file")
+        return network_part(store.read_tensors(self.last_checkpoint)[0])
+
+
+def network_part(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+    """The network's own tensors of a checkpoint, which also holds the optimizer's."""
+    return {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
+
+
+def network_of(path: Path) -> "dict[str, Tensor]":
+    """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
+    return Run(path).state() if path.is_dir() else store.read_state(path)
+
+
+def starting_point(path: Path) -> dict[str, str]:
+    """What a recipe says of the network it starts from: where it lies, and the hash that tells it from others."""
+    return {"path": str(path), "sha256": state_hash(network_of(path))}
+
+
+def state_hash(state: "Mapping[str, Tensor]") -> str:
+    """sha256 over the names, shapes and values of parameters and buffers."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        tensor = state[name].detach().cpu().contiguous()
+        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
+        digest.update(tensor.numpy().data)
+    return digest.hexdigest()
+
+
+def load_state(F: "RandomizedNetwork", state: "Mapping[str, Tensor]", path: Path) -> None:
+    """Give F these parameters and buffers, which `path` holds."""
+    wanted = F.state_dict()
+    for name in [*wanted, *state]:
+        found, expected = (tuple(t[name].shape) if name in t else None for t in (state, wanted))
+        if found != expected:
+            raise GradDivError(
+                f"{path} belongs to another network: {name} has shape {found} there, expected {expected}"
+            )
+    F.load_state_dict(state)

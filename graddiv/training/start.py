@@ -1,0 +1,44 @@
+"""Where a training starts that does not start from scratch."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.experiment import Experiment, StartSection
+from graddiv.runs import Run, network_of, state_hash
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def take_over(experiment: Experiment, run: Run) -> None:
+    """Copy the first stages from a finished run beside this one that trained just them: the bits would be the same."""
+    for count in range(len(experiment.stages) - 1, -1, -1):
+        before = experiment.model_copy(update={"stages": experiment.stages[:count]})
+        for other in (Run(path) for path in sorted(run.path.parent.glob(f"*-{before.digest}"))):
+            if other != run and _has_finished(other, before) and _same_data(other, run):
+                tensors, state = store.read_tensors(other.last_checkpoint)
+                if not state["progress"]["sums"]:  # else it is not of the end of an epoch
+                    store.write(run.log_file, other.log_file.read_bytes()[: state["progress"]["log_size"]])
+                    store.write_tensors(run.last_checkpoint, tensors, state)
+                    return
+
+
+def _has_finished(run: Run, experiment: Experiment) -> bool:
+    return run.last_checkpoint.exists() and not run.is_locked and run.epochs_done == experiment.epochs
+
+
+def _same_data(run: Run, other: Run) -> bool:
+    return bool(store.read_json(run.data_file) == store.read_json(other.data_file))
+
+
+def starting_state(start: StartSection) -> "dict[str, Tensor]":
+    """The network to start from, if it is the one that the recipe means."""
+    state = network_of(Path(start.path))
+    if (found := state_hash(state)) != start.sha256:
+        raise GradDivError(
+            f"network.from: {start.path} holds another network than the recipe was made for (sha256 {found[:10]}, "
+            f"expected {start.sha256[:10]}): write network.from = {start.path!r} to start from this one"
+        )
+    return state

@@ -1,0 +1,206 @@
+"""What is registered is all there is to a new data set, architecture, defense, regularizer or attack."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
+
+from graddiv.attacks import Attack
+from graddiv.attacks.attack import Problem
+from graddiv.attacks.registry import ATTACKS, RegisteredAttack
+from graddiv.cli import app
+from graddiv.data import SOURCES, Dataset, Source
+from graddiv.data.source import Examples, Part
+from graddiv.errors import GradDivError
+from graddiv.experiment import DEFENSES, Defense
+from graddiv.networks import RandomizedNetwork
+from graddiv.networks.weight_noise import WeightNoise
+from graddiv.recipes import recipe
+from graddiv.records import read_all
+from graddiv.registries import ARCHITECTURES, REGULARIZERS, Architecture, Registry
+from graddiv.runs import Run
+from graddiv.seeding import isolated
+from tests.helpers import no_type_checks
+
+RECIPE = """
+method = "toy-defense"
+
+[data]
+name = "toy-data"
+
+[network]
+architecture = "toy-network"
+
+[training]
+epochs = 2
+batch = 10
+
+[toy-defense]
+sigma = 0.2
+
+[graddiv]
+regularizer = "toy-regularizer"
+lam = 0.5
+n = 2
+"""
+
+
+def toy_examples(part: Part, paths: Sequence[Path], count: int) -> Examples:
+    """Images of one brightness for each class."""
+    ids = np.arange(count)
+    images = np.broadcast_to((80 * (ids % 3)).astype(np.uint8)[:, None, None, None], (count, 1, 4, 4))
+    return Examples(images.copy(), ids % 3, ids)
+
+
+TOY_DATA = Source("toy-data", (1, 4, 4), {"train": 24, "test": 9}, held_out=4, classes=tuple("abc"), read=toy_examples)
+
+
+def toy_network(width: float, *, seed: int) -> nn.Module:
+    with isolated(seed):
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+
+
+class ToyNoise(WeightNoise):
+    """w~ = w + sigma * noise."""
+
+    def __init__(self, module: nn.Module, sigma: float) -> None:
+        super().__init__(module, [name for name, _ in module.named_parameters()])
+        self.sigma = sigma
+
+    def scale(self, name: str) -> Tensor:
+        return torch.full_like(self.module.get_parameter(name), self.sigma)
+
+
+class ToyDefense(Defense):
+    """Noise of one sigma on all weights, and a penalty on their size."""
+
+    sigma: float = 0.1
+
+    def build(self, module: nn.Module, data: Dataset) -> RandomizedNetwork:
+        return ToyNoise(module, self.sigma)
+
+    def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
+        return {"size": sum(p.square().sum() for p in F.parameters()) / examples}
+
+
+def toy_regularizer(v: Tensor) -> Tensor:
+    """|sum_i v_i|^2."""
+    return v.double().sum(0).square().sum(1)
+
+
+@dataclass(frozen=True)
+class ToyAttack(Attack):
+    """Brighter and brighter."""
+
+    m: int = 3
+
+    name = "Brighter"
+
+    @property
+    def iterations(self) -> int:
+        return self.m
+
+    def run(self, problem: Problem, restart: int) -> Tensor:
+        x = problem.x0
+        for k in range(self.m):
+            problem.view.loss(k, x, problem.y)
+            x = self.geometry.project(x + problem.epsilon[:, None, None, None] / self.m, problem.x0, problem.epsilon)
+            problem.tick()
+        return x
+
+
+@pytest.fixture
+def toys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Register one of each kind, for this test alone."""
+    monkeypatch.setitem(SOURCES, "toy-data", TOY_DATA)
+    monkeypatch.setitem(ARCHITECTURES, "toy-network", Architecture(toy_network, 48))
+    monkeypatch.setitem(DEFENSES, "toy-defense", ToyDefense)
+    monkeypatch.setitem(REGULARIZERS, "toy-regularizer", toy_regularizer)
+    monkeypatch.setitem(ATTACKS, "toy-attack", RegisteredAttack(ToyAttack(), {"demo": 2}))
+    monkeypatch.setattr("graddiv.performance.keep_memory", lambda: True)  # not for the other tests of this process
+
+
+@pytest.fixture
+def toy_recipe(tmp_path: Path) -> Path:
+    path = tmp_path / "toy.toml"
+    path.write_text(RECIPE)
+    return path
+
+
+def graddiv(*words: object) -> str:
+    with no_type_checks():  # typer's context is of a class that its own annotation does not know
+        result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.mark.usefixtures("toys")
+def test_from_a_recipe_to_records(toy_recipe: Path, tmp_path: Path) -> None:
+    run = Run(tmp_path / "run")
+    said = graddiv("train", toy_recipe, "--out", run.path)
+    assert "toy-defense on toy-data, scale custom: about <1 min on two CPU cores" in said
+    assert run.finished
+    last = run.epochs[-1]
+    assert last["loss"] == pytest.approx(last["clean"] + last["size"] + last["graddiv"])
+    assert 0 < last["R_toy-regularizer"] <= 9
+    F = run.network()
+    assert isinstance(F, ToyNoise)
+    assert F.sigma == 0.2
+
+    said = graddiv("attack", run.path, "--attacks", "toy-attack,fgsm", "--n", 2, "--epsilon", 0.1)
+    assert "EOT-Brighter" in said
+    assert {"brighter-eot2-m3-eps0.1-r0.record", "fgsm-fixed-m1-eps0.1-r0.record"} <= {
+        path.name for path in run.records.iterdir()
+    }
+    assert "EOT^1-Brighter" in graddiv("records", run.path)
+    assert {r.method for r in read_all(run.records)} == {"toy-defense"}
+
+    with pytest.raises(
+        GradDivError, match=r"no shipped recipes for toy-data, hence no radius .* give one with --epsilon"
+    ):
+        graddiv("attack", run.path, "--attacks", "toy-attack")
+
+
+@pytest.mark.usefixtures("toys")
+def test_the_toy_attack_is_part_of_its_suite(toy_recipe: Path, tmp_path: Path) -> None:
+    graddiv("train", toy_recipe, "--out", tmp_path / "run")
+    said = graddiv(
+        "attack", tmp_path / "run", "--suite", "demo", "--modes", "fixed", "--epsilon", 0.1, "--out", tmp_path
+    )
+    assert [line.split()[1] for line in said.splitlines() if line.startswith("│")][:6] == [
+        "clean", "FGSM", "PGD", "APGD-CE", "Square", "Brighter",
+    ]  # fmt: skip
+    assert (tmp_path / "brighter-fixed-m2-eps0.1-r0.record").exists()
+
+
+@pytest.mark.usefixtures("toys")
+def test_mistakes_suggest_what_was_registered(toy_recipe: Path) -> None:
+    wrong = ["data.name=toi-data", "network.architecture=toi-network", "graddiv.regularizer=toi", "toi-defense.sigma=1"]
+    with pytest.raises(GradDivError) as caught:
+        recipe(str(toy_recipe), overrides=[*wrong, "toy-defense.sigm=1"])
+    for nearest in ("toy-data", "toy-network", "toy-defense", "sigma"):
+        assert f"did you mean '{nearest}'?" in str(caught.value)
+    assert "has 5 mistakes" in str(caught.value)
+    assert "smoothmax, toy-regularizer" in str(caught.value)
+    with pytest.raises(GradDivError, match="the sections rse and toy-defense exclude each other"):
+        recipe(str(toy_recipe), overrides=["rse.sigma_init=0.1"])
+
+
+def test_what_is_not_registered_is_unknown(toy_recipe: Path) -> None:
+    """The toys of the other tests are gone."""
+    with pytest.raises(GradDivError, match=r"has 4 mistakes(?s:.)*toy-defense: there is no such key"):
+        recipe(str(toy_recipe))
+
+
+def test_a_registry_suggests_the_nearest_name() -> None:
+    registry = Registry("fruit", {"apple": 1, "pear": 2})
+    assert registry["pear"] == 2
+    with pytest.raises(
+        GradDivError, match=r"^unknown fruit 'aple', did you mean 'apple'\? expected one of apple, pear$"
+    ):
+        _ = registry["aple"]
