@@ -148,6 +148,7 @@ class _RecordingView(View):
 
     def __init__(self, view: View) -> None:
         self.view, self.cost = view, view.cost
+        self.fresh, self.prefix = view.fresh, view.prefix
 
     @property
     def random(self) -> bool:

@@ -155,7 +155,7 @@ class _OfNetwork(View):
 
     @property
     def random(self) -> bool:
-        return not isinstance(self.F, Dirac)
+        return self.F.random
 
     def _model(self, *address: int | str) -> SampleModel:
         self.cost.draws += self.random
@@ -228,7 +228,7 @@ def as_view(target: View | nn.Module) -> View:
     """A view as it is; a deterministic module as the only model there is to see."""
     if isinstance(target, View):
         return target
-    if isinstance(target, RandomizedNetwork) and not isinstance(target, Dirac):
+    if isinstance(target, RandomizedNetwork) and target.random:
         raise GradDivError(
             f"{type(target).__name__} is random: say how the adversary sees it, "
             "with Fixed(F), EOT(F, n) or Given(models)"

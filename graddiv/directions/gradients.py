@@ -1,4 +1,4 @@
-"""Input gradients of sample models: the only place that loops over models for gradients.
+"""Input gradients of sample models, their directions, and their mean over models.
 
 Gradients are those of the soft margin s.  A loss l(s) of one model has gradient l'(s) grad s, so directions come from
 grad s, exactly, and means over models are means of grad s with weights l'(s).

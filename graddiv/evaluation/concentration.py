@@ -4,23 +4,21 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import logsigmoid
 
 from graddiv.attacks import EOT, PGD, Fixed, RotatedPGD
 from graddiv.directions import vmf
-from graddiv.directions.bounds import loss_increase
+from graddiv.directions.bounds import first_order_bound, loss_increase
 from graddiv.directions.gradients import directions, input_gradient
+from graddiv.directions.moments import moments
 from graddiv.directions.regularizers import cosines
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.target import Target
-from graddiv.geometry import Geometry, Linf, per_example
+from graddiv.geometry import Geometry, Linf
 from graddiv.networks import SampleModel, running_statistics
 from graddiv.seeding import fold
 
@@ -32,63 +30,6 @@ SHOWN = 4
 
 ANGLES = tuple(float(angle) for angle in range(0, 91, 10))
 """Degrees by which gradients are rotated."""
-
-
-class Moments(NamedTuple):
-    """Means over the gradients g_i = w_i grad s_i of n sample models, per example, and over their directions v_i.
-
-    Lengths are divided by exp(log_scale), the greatest weight, as weights may underflow.
-    """
-
-    n: int
-    resultant: Float64[Tensor, "b p"]
-    """1/n sum_i v_i."""
-    gradient: Float64[Tensor, "b p"]
-    """1/n sum_i g_i."""
-    length: Float64[Tensor, " b"]
-    """1/n sum_i |g_i|."""
-    longest: Float64[Tensor, " b"]
-    """max_i |g_i|."""
-    log_scale: Float64[Tensor, " b"]
-    usable: Bool[Tensor, " b"]
-    """Whether all n gradients have a direction."""
-
-    def rho(self, q: float = 2.0) -> Float64[Tensor, " b"]:
-        """|1/n sum_i v_i|_q; NaN where not all gradients have a direction."""
-        return self._if_usable(vmf.mrl(self.resultant[None], q))
-
-    def mean_cosine(self) -> Float64[Tensor, " b"]:
-        """c = (n rho^2 - 1) / (n - 1), the mean over pairs; 1 for the only gradient of a deterministic network."""
-        if self.n == 1:
-            return self._if_usable(torch.ones_like(self.length))
-        return (self.n * self.rho() ** 2 - 1) / (self.n - 1)
-
-    def norm_ratio(self) -> Float64[Tensor, " b"]:
-        """|E g| / E |g|."""
-        ratio: Tensor = torch.linalg.vector_norm(self.gradient, dim=1) / self.length
-        return ratio
-
-    def _if_usable(self, values: Tensor) -> Tensor:
-        return torch.where(self.usable, values, torch.nan)
-
-
-def moments(models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]) -> Moments:
-    """Running sums over the models, one gradient at a time: memory does not grow with their number."""
-    zeros = torch.zeros(len(x), x[0].numel(), dtype=torch.float64, device=x.device)
-    resultant, gradient = zeros, zeros
-    length, longest = zeros[:, 0], zeros[:, 0]
-    top, usable, n = torch.full_like(length, -torch.inf), torch.ones_like(length, dtype=torch.bool), 0
-    for f in models:
-        s, g = input_gradient(f, x, y)
-        found = directions(g[None])
-        resultant, usable, n = resultant + found.v[0], usable & found.usable, n + 1
-        log_w = logsigmoid(s.double())
-        new_top = torch.maximum(top, log_w)
-        before, weight, g = (top - new_top).exp(), (log_w - new_top).exp(), g.flatten(1).double()
-        size = weight * torch.linalg.vector_norm(g, dim=1)
-        gradient = gradient * per_example(before, g) + g * per_example(weight, g)
-        length, longest, top = length * before + size, torch.maximum(longest * before, size), new_top
-    return Moments(n, resultant / n, gradient / n, length / n, longest, top, usable)
 
 
 def concentration_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job:
@@ -151,6 +92,7 @@ def loss_increase_job(
     """
     _pixels(target, gradients)
     attack = PGD(m=m, seed=fold(target.seed, "increase", "attack"))
+    q = attack.geometry.q
     settings = {"epsilon": epsilon, "n": n, "m": m, "alpha": attack.alpha, "fresh": fresh, "gradients": gradients}
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -160,16 +102,7 @@ def loss_increase_job(
             judges = models_of(target.F, fresh, fold(target.seed, "increase", "fresh"))
             delta = loss_increase(judges, x, y, x_adv - x)
             found = moments(_models(target, gradients), x, y)
-        scale, rho_1 = epsilon * found.log_scale.exp(), found.rho(1.0)
-        attained: Tensor = torch.linalg.vector_norm(found.gradient, ord=1, dim=1)
-        return {
-            "increase": delta,
-            "first_order": scale * attained,
-            "theorem": scale * found.longest * rho_1,
-            "tightness": attained / (found.longest * rho_1),
-            "holds": attained <= found.longest * rho_1 * (1 + 1e-9),
-            "excess": attained / (found.length * rho_1),
-        }
+        return {"increase": delta, **vars(first_order_bound(found, found.rho(q), epsilon, q))}
 
     passes = n * m + fresh + gradients
     name = f"loss-increase-eps{epsilon:.6g}"

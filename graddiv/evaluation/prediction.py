@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
-from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks import RandomizedNetwork, SampleModel, Theta, running_statistics
 from graddiv.seeding import fold
 
 N_ENSEMBLE = 20
@@ -32,11 +32,20 @@ class Prediction(NamedTuple):
 
 
 def models_of(F: RandomizedNetwork, n: int, seed: int) -> Iterator[SampleModel]:
-    """n sample models, bound one at a time; a deterministic network is its own only model."""
+    """Yield n sample models, bound one at a time; one model alone for a deterministic network.
+
+    Their weights are constants: no graph of theta is built, whatever the consumer does.  Whether the consumer's own
+    code records gradients is the consumer's choice, so no_grad is never left switched on while the generator waits.
+    """
     with torch.no_grad():
         theta = F.theta()
-        for i in range(1 if isinstance(F, Dirac) else n):
-            yield F.bind(F.draw(fold(seed, "model", i)), theta)
+    for i in range(n if F.random else 1):
+        yield _constant_model(F, fold(seed, "model", i), theta)
+
+
+def _constant_model(F: RandomizedNetwork, seed: int, theta: Theta) -> SampleModel:
+    with torch.no_grad():
+        return F.bind(F.draw(seed), theta)
 
 
 def predict(

@@ -97,7 +97,7 @@ class Target:
     @property
     def random(self) -> bool:
         """Whether there is more than one sample model."""
-        return not isinstance(self.F, Dirac)
+        return self.F.random
 
     def describe(self) -> dict[str, Any]:
         """What every record of this target says."""

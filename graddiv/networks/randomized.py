@@ -44,6 +44,11 @@ class RandomizedNetwork(nn.Module, ABC):
         self.module = module
 
     @property
+    def random(self) -> bool:
+        """Whether there is more than one sample model; a deterministic network is asked once, whatever n."""
+        return True
+
+    @property
     def pointwise(self) -> bool:
         """Whether f(x)[i] depends on x[i] alone (batch norm aside), so that batches may be cut and joined freely."""
         return True
@@ -119,6 +124,10 @@ class Bound:
 
 class Dirac(RandomizedNetwork):
     """q_theta is a point mass: a deterministic network (*No defense*, *Adv. train*) in the same vocabulary."""
+
+    @property
+    def random(self) -> bool:
+        return False
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}
