@@ -16,15 +16,16 @@ from graddiv.errors import unknown
 SOURCES: dict[str, Source] = {module.SOURCE.name: module.SOURCE for module in (mini, mnist, cifar10, stl10, synthetic)}
 
 SPLITS = ("train", "validation", "test", "train+validation")
+"""The splits that `load` knows."""
 
 
 def names() -> tuple[str, ...]:
-    """Names that `load` knows."""
+    """Return the names of the data sets that `load` knows."""
     return tuple(SOURCES)
 
 
 def lookup(name: str) -> Source:
-    """The data set's entry in the registry."""
+    """Return the data set's entry in the registry."""
     if name not in SOURCES:
         raise unknown("data set", name, names())
     return SOURCES[name]
@@ -45,7 +46,7 @@ def load(name: str, split: str = "train", root: str | Path | None = None) -> Dat
     whole = Dataset(name, split, images, labels, ids, source.classes)
     if split == "train":
         return whole.take(slice(0, -source.held_out))
-    if split == "validation":  # by numbers, hence a copy: a slice would keep all training images in memory
+    if split == "validation":  # by indices, which copies: a slice would keep all training images in memory
         return whole.take(range(len(whole))[-source.held_out :])
     return whole
 
@@ -53,5 +54,11 @@ def load(name: str, split: str = "train", root: str | Path | None = None) -> Dat
 def augmented(
     name: str, images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
 ) -> Float32[Tensor, "b c h w"]:
-    """A training batch as the paper shows it: cropped and flipped for CIFAR-10 and STL-10, as it is for the others."""
+    """Return a training batch as the paper's networks see it: some data sets are randomly cropped and flipped.
+
+    name: the data set.
+    images, ids: the batch and the data-set indices of its images.
+    seed: the seed of the training run.
+    epoch: its number.
+    """
     return crop_and_flip(images, ids, seed, epoch) if lookup(name).crop_and_flip else images

@@ -6,13 +6,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from graddiv.data.source import Examples, Part, Source
+from graddiv.data.source import Part, RawExamples, Source
 from graddiv.seeding import fold, uniform
 
 SEED = 20190717
+"""Addresses the patterns and the noise; part of the data set, so never to be changed."""
 
 
-def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
+def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Generate `count` images, half pattern of their class and half noise, with the classes in turn."""
     ids = torch.arange(count)
     labels = ids % 10
@@ -20,7 +21,7 @@ def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
     patterns = blocks.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)
     noise = uniform(fold(SEED, "noise", part), ids, 144).view(count, 12, 12)
     images = (patterns[labels] + noise).mul(127.5).to(torch.uint8).unsqueeze(1)
-    return Examples(images.numpy(), labels.numpy(), np.arange(count, dtype=np.int64))
+    return RawExamples(images.numpy(), labels.numpy(), np.arange(count, dtype=np.int64))
 
 
 SOURCE = Source(

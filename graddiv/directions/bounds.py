@@ -28,7 +28,12 @@ def loss_increase(
     y: Int64[Tensor, " b"],
     delta: Float[Tensor, "b ..."],
 ) -> Float64[Tensor, " b"]:
-    """Delta(delta) = 1/n sum_i l_{f_i}(x + delta) - l_{f_i}(x), by evaluation; l is the cross-entropy."""
+    """Delta(delta) = 1/n sum_i l_{f_i}(x + delta) - l_{f_i}(x), by evaluation; l is the cross-entropy.
+
+    models: the n sample models f_i.
+    x, y: the examples and their labels.
+    delta: the perturbation of each example.
+    """
     with torch.no_grad():
         increases = [ce(f(x + delta).double(), y) - ce(f(x).double(), y) for f in models]
     return torch.stack(increases).mean(0)
@@ -94,12 +99,12 @@ def theorem1(
         raise GradDivError(f"norm is {norm}, expected 2 or infinity")
     q = DUAL[norm]
     gradients = [input_gradient(f, x, y) for f in models]
-    found = moments_of(gradients)
+    moments_g = moments_of(gradients)
     s, g = map(torch.stack, zip(*gradients, strict=True))
-    weights = (logsigmoid(s.double()) - found.log_scale).exp()
-    relative_lengths = weights * torch.linalg.vector_norm(g.flatten(2).double(), dim=2) / found.longest
-    cosines_to_mean = (directions(g).v * directions(found.gradient[None]).v).sum(2)
-    bound = first_order_bound(found, mrl(found.resultant[None], q), alpha, q)
+    weights = (logsigmoid(s.double()) - moments_g.log_scale).exp()
+    relative_lengths = weights * torch.linalg.vector_norm(g.flatten(2).double(), dim=2) / moments_g.longest
+    cosines_to_mean = (directions(g).v * directions(moments_g.gradient[None]).v).sum(2)
+    bound = first_order_bound(moments_g, mrl(moments_g.resultant[None], q), alpha, q)
     return BoundReport(**vars(bound), correlation=_correlation(relative_lengths, cosines_to_mean))
 
 

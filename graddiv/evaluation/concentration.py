@@ -1,4 +1,4 @@
-"""How concentrated the gradients are, how much an adversary gains by it, and what Theorem 1 allows."""
+"""Measurements of gradients: how concentrated they are, what an adversary gains by it, and what Theorem 1 allows."""
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,17 +23,17 @@ from graddiv.networks import SampleModel, running_statistics
 from graddiv.seeding import fold
 
 GRADIENTS = 100
-"""Gradients from which the paper estimates concentration."""
+"""The number of gradients, one a sample model, from which the paper estimates concentration."""
 
-SHOWN = 4
-"""Of so many first examples the gradients themselves are kept."""
+GRADIENT_EXAMPLES = 4
+"""How many examples, the first ones, have their gradients stored in full."""
 
 ANGLES = tuple(float(angle) for angle in range(0, 91, 10))
-"""Degrees by which gradients are rotated."""
+"""The angles, in degrees, by which gradients are rotated in the paper's cosine figure."""
 
 
 def concentration_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job:
-    """kappa^ and all that measures how much n gradients point the same way, for every example.
+    """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example.
 
     Arrays: rho, rho_1 (in the l_1 norm), rho_debiased, mean_cosine, kappa (the paper's estimate), kappa_mle (the exact
     one), norm_ratio (|E g| / E |g|), and usable: whether all gradients have a direction; NaN where not.
@@ -42,7 +42,7 @@ def concentration_job(target: Target, directory: Path | None = None, *, n: int =
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
-            found = moments(_told(_models(target, n), n, advance), x, y)
+            found = moments(_reporting(_models(target, n), n, advance), x, y)
         rho, c = found.rho(), found.mean_cosine()
         return {
             "rho": rho,
@@ -58,8 +58,13 @@ def concentration_job(target: Target, directory: Path | None = None, *, n: int =
     return target.job("concentration", {"n": n, "p": p}, directory, measure, work=2.0 * n)
 
 
-def gradients_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = SHOWN) -> Job:
-    """The first examples' unit gradients, their cosines and the images: scatter plots and matrices are made of these.
+def gradients_job(
+    target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES
+) -> Job:
+    """Store the unit gradients of the first examples, their cosines and the images, for scatter plots and matrices.
+
+    n: how many gradients, of one sample model each; at least 2.
+    examples: how many examples.
 
     Arrays: gradients (k x n x p, float16), cosines (k x n x n), images.
     """
@@ -67,7 +72,7 @@ def gradients_job(target: Target, directory: Path | None = None, *, n: int = GRA
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
-            models = _told(_models(target, n), n, advance)
+            models = _reporting(_models(target, n), n, advance)
             v = directions(torch.stack([input_gradient(f, x, y)[1] for f in models])).v
         return {"gradients": v.transpose(0, 1).to(torch.float16), "cosines": cosines(v), "images": x}
 
@@ -84,7 +89,15 @@ def loss_increase_job(
     fresh: int = 20,
     gradients: int = GRADIENTS,
 ) -> Job:
-    """Delta under EOT-PGD, on fresh models; beside it Theorem 1's bound for a step of length epsilon, in l_inf.
+    """Measure Delta, the increase of the expected loss under EOT-PGD, beside Theorem 1's bound on it; both in l_inf.
+
+    target: the network and its examples.
+    directory: where the record is stored; None for nowhere.
+    epsilon: the radius of the attack, and the length of the step that the bound is for.
+    n: sample models in each iteration of the attack.
+    m: iterations of the attack.
+    fresh: how many models, which the attack has not seen, the increase is averaged over.
+    gradients: how many gradients the expectations of Theorem 1 are taken over; at least 2.
 
     Arrays: increase (Delta), first_order = epsilon |E g|_1, theorem = epsilon M_X rho_1 with M_X = max_i |g_i|_2, the
     bound on it, tightness = first_order / theorem, holds = whether it is at most 1, excess = |E g|_1 / (E|g| rho_1).
@@ -99,10 +112,10 @@ def loss_increase_job(
         view = EOT(target.F, n, fold(target.seed, "increase", "view"))
         x_adv = attack(view, x, y, epsilon, ids=ids, progress=lambda done, of: advance(n * m / passes * done / of))
         with running_statistics(target.F):
-            judges = models_of(target.F, fresh, fold(target.seed, "increase", "fresh"))
-            delta = loss_increase(judges, x, y, x_adv - x)
+            fresh_models = models_of(target.F, fresh, fold(target.seed, "increase", "fresh"))
+            increase = loss_increase(fresh_models, x, y, x_adv - x)
             found = moments(_models(target, gradients), x, y)
-        return {"increase": delta, **vars(first_order_bound(found, found.rho(q), epsilon, q))}
+        return {"increase": increase, **vars(first_order_bound(found, found.rho(q), epsilon, q))}
 
     passes = n * m + fresh + gradients
     name = f"loss-increase-eps{epsilon:.6g}"
@@ -118,7 +131,14 @@ def rotation_job(
     m: int = 20,
     angles: Sequence[float] = ANGLES,
 ) -> Job:
-    """What PGD on one sample model still achieves, on that model, when its gradients are turned by an angle.
+    """Measure what PGD on one sample model still achieves, on that model, when its gradients are turned by an angle.
+
+    target: the network and its examples.
+    directory: where the record is stored; None for nowhere.
+    epsilon: the radius, in the geometry's norm.
+    geometry: the norm; Linf is the paper's setting, in L2 the gain is proportional to the cosine.
+    m: iterations of PGD.
+    angles: in degrees, 0 to 180.
 
     Arrays: increase (of the loss, b x angles), right (b x angles), and of the clean images loss and right_clean.
     """
@@ -150,18 +170,19 @@ def l2_radius(epsilon: float, p: int) -> float:
 
 
 def _models(target: Target, n: int) -> Iterator[SampleModel]:
-    """The same n models for everything that is said about gradients."""
+    """Yield the n sample models whose gradients are measured: the same ones in all measurements of a target."""
     return models_of(target.F, n, fold(target.seed, "gradients"))
 
 
-def _told(models: Iterable[SampleModel], n: int, advance: Advance) -> Iterator[SampleModel]:
+def _reporting(models: Iterable[SampleModel], n: int, advance: Advance) -> Iterator[SampleModel]:
+    """Yield the models, and report the share of them that is done after each."""
     for number, f in enumerate(models):
         yield f
         advance((number + 1) / n)
 
 
 def _pixels(target: Target, n: int) -> int:
-    """The dimension of a gradient, once n is enough of them."""
+    """Check that n gradients can be compared, and return p, the number of pixels and so the dimension of a gradient."""
     if n < 2:
         raise GradDivError(f"n is {n}, expected at least 2 gradients to compare")
     return target.data.batch(slice(0, 1))[0].numel()

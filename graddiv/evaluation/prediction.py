@@ -1,4 +1,4 @@
-"""How a randomized network answers: an ensemble of sample models."""
+"""What a randomized network predicts: the ensemble of several sample models decides."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
@@ -12,18 +12,19 @@ from graddiv.networks import RandomizedNetwork, SampleModel, Theta, running_stat
 from graddiv.seeding import fold
 
 N_ENSEMBLE = 20
-"""Sample models in the paper's ensemble."""
+"""How many sample models the paper's ensemble has."""
 
 Rule = Literal["softmax", "logits", "vote"]
+"""What of the members is averaged: their probabilities, their logits, or their votes."""
 
 
 class Prediction(NamedTuple):
-    """What the ensemble and its members say."""
+    """What the ensemble and each of its members predict."""
 
     scores: Float[Tensor, "b c"]
     """The members' mean softmax, mean logits, or share of votes."""
     answers: Int64[Tensor, "n b"]
-    """The class that each member names."""
+    """The class that each member predicts."""
 
     @property
     def label(self) -> Int64[Tensor, " b"]:
@@ -51,7 +52,14 @@ def _constant_model(F: RandomizedNetwork, seed: int, theta: Theta) -> SampleMode
 def predict(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
 ) -> Prediction:
-    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models; the mean of their logits or votes on request."""
+    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models f_i ~ F.
+
+    F: the network.
+    x: the images.
+    n: how many sample models the ensemble has; 20 as in the paper.
+    seed: addresses the models; the same seed gives the same ensemble.
+    rule: averages probabilities, as the paper does, or else logits or votes.
+    """
     if rule not in get_args(Rule):
         raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")
     if n < 1:
@@ -68,7 +76,13 @@ def predict(
 def accuracy_by_size(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], n: int = N_ENSEMBLE, seed: int = 0
 ) -> Bool[Tensor, "n b"]:
-    """Whether the ensemble of the first 1, 2, .. n sample models is right, for each example."""
+    """Return whether the ensemble of the first 1, 2, .. n sample models is right, for each example.
+
+    F: the network.
+    x, y: the images and their true labels.
+    n: the size of the largest ensemble.
+    seed: addresses the models, as in `predict`.
+    """
     if n < 1:
         raise GradDivError(f"n is {n}, expected at least one sample model")
     total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
@@ -89,7 +103,7 @@ def _logits(f: SampleModel, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
 def _score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:
     match rule:
         case "softmax":
-            return z.double().softmax(1)  # in float32 sure networks tie: 1 and 0 for all of them
+            return z.double().softmax(1)  # in float32 the probabilities of confident networks round to 1 and 0, and tie
         case "logits":
             return z
         case "vote":

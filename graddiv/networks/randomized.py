@@ -64,7 +64,7 @@ class RandomizedNetwork(nn.Module, ABC):
 
     def bind(self, noise: Noise, theta: "Theta | None" = None) -> SampleModel:
         """Return the sample model f_theta(., noise), for theta as it is now or as `theta()` once gave it."""
-        return Bound(self.module, self.realise(noise, theta or self.theta()))
+        return BoundModel(self.module, self.realise(noise, theta or self.theta()))
 
     @abstractmethod
     def realise(self, noise: Noise, theta: "Theta") -> dict[str, Tensor]:
@@ -106,7 +106,7 @@ class Theta:
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class BoundModel:
     """f = module with some of its tensors replaced; the module itself is left as it is."""
 
     module: nn.Module
@@ -166,7 +166,7 @@ def check_noise(
 
 
 def check_rows(rows: int, batch: int) -> None:
-    """Refuse noise drawn for another batch; noise of one row serves every x."""
+    """Refuse noise that was drawn for a batch of another size; noise of one row serves every x."""
     if rows not in (1, batch):
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
 

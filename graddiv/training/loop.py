@@ -137,12 +137,12 @@ class _Run:
                 _take_over(self.experiment, self.directory)
         last = self.checkpoints / LAST
         # read by one and sent to all: the others may be on machines that do not see this directory
-        saved = self.process.shared(store.read_tensors(last) if self.process.writes and last.exists() else None)
+        saved = self.process.broadcast(store.read_tensors(last) if self.process.writes and last.exists() else None)
         if saved is not None:
             self.progress = TrainingPosition(**saved[1]["progress"])
             load_state(self.F, network_part(saved[0]), last)
         elif (start := self.experiment.network.start) is not None:
-            state = self.process.shared(_checked_start(start) if self.process.writes else {})
+            state = self.process.broadcast(_checked_start(start) if self.process.writes else {})
             load_state(self.F, state, Path(start.path))
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         if saved is not None and self.progress.step > self.stage.first_step:  # a stage begins with Adam anew
@@ -197,7 +197,7 @@ class _Run:
     def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
         """The share of this process in the images, labels and ids of a batch: a function of (seed, epoch, within)."""
         order, size = _order(self.experiment.seed, epoch, len(self.data)), self.settings.batch
-        rows = self.process.share(order[within * size : (within + 1) * size])
+        rows = self.process.local_rows(order[within * size : (within + 1) * size])
         x, y = self.data.batch(rows)
         ids = self.data.ids[rows]
         x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)
