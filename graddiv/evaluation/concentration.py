@@ -23,7 +23,7 @@ from graddiv.networks import SampleModel, running_statistics
 from graddiv.seeding import fold
 
 GRADIENTS = 100
-"""The number of gradients, one a sample model, from which the paper estimates concentration."""
+"""The number of gradients, one for each sample model, from which the paper estimates concentration."""
 
 GRADIENT_EXAMPLES = 4
 """How many examples, the first ones, have their gradients stored in full."""
@@ -38,7 +38,7 @@ def concentration_job(target: Target, directory: Path | None = None, *, n: int =
     Arrays: rho, rho_1 (in the l_1 norm), rho_debiased, mean_cosine, kappa (the paper's estimate), kappa_mle (the exact
     one), norm_ratio (|E g| / E |g|), and usable: whether all gradients have a direction; NaN where not.
     """
-    p = _pixels(target, n)
+    p = _gradient_dimension(target, n)
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
@@ -68,7 +68,7 @@ def gradients_job(
 
     Arrays: gradients (k x n x p, float16), cosines (k x n x n), images.
     """
-    p, target = _pixels(target, n), target.first(examples)
+    p, target = _gradient_dimension(target, n), target.first(examples)
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
@@ -103,7 +103,7 @@ def loss_increase_job(
     bound on it, tightness = first_order / theorem, holds = whether it is at most 1, excess = |E g|_1 / (E|g| rho_1).
     The bound is one on small steps: Delta itself may exceed it where the loss is not linear on the way.
     """
-    _pixels(target, gradients)
+    _gradient_dimension(target, gradients)
     attack = PGD(m=m, seed=fold(target.seed, "increase", "attack"))
     q = attack.geometry.q
     settings = {"epsilon": epsilon, "n": n, "m": m, "alpha": attack.alpha, "fresh": fresh, "gradients": gradients}
@@ -181,7 +181,7 @@ def _reporting(models: Iterable[SampleModel], n: int, advance: Advance) -> Itera
         advance((number + 1) / n)
 
 
-def _pixels(target: Target, n: int) -> int:
+def _gradient_dimension(target: Target, n: int) -> int:
     """Check that n gradients can be compared, and return p, the number of pixels and so the dimension of a gradient."""
     if n < 2:
         raise GradDivError(f"n is {n}, expected at least 2 gradients to compare")
