@@ -84,7 +84,7 @@ class Ours:
         self.optimizer = torch.optim.Adam(F.parameters(), lr=1e-3)
 
     def batch(self, size: int) -> tuple[Tensor, Tensor, Tensor]:
-        rows = self.process.share(torch.arange(size))
+        rows = self.process.local_rows(torch.arange(size))
         x, y = self.data.batch(rows)
         return channels_last(augmented("mnist", x, self.data.ids[rows], 0, 0)), y, self.data.ids[rows]
 

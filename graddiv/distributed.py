@@ -19,30 +19,34 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class Process:
-    """One process among all of them."""
+    """One process among those that work together."""
 
     rank: int
+    """Its number, from 0."""
     size: int
+    """How many processes there are."""
     device: torch.device
+    """The device on which it computes."""
 
     @property
     def writes(self) -> bool:
         """Whether this is the one process that writes files and shows progress."""
         return self.rank == 0
 
-    def share(self, rows: Tensor) -> Tensor:
-        """The part of this process in a batch: contiguous, as long as everybody's."""
+    def local_rows(self, rows: Tensor) -> Tensor:
+        """Return the rows of a batch that this process works on: a contiguous part, as long as that of the others."""
         return rows.chunk(self.size)[self.rank] if self.size > 1 else rows
 
     def wrap(self, objective: nn.Module) -> nn.Module:
-        """The objective, its gradients averaged over all processes.
+        """Return the objective, wrapped so that gradients are averaged over all processes.
 
         The whole loss is inside the wrapped forward, and unused parameters are searched for: with a gradient
         regularizer every other arrangement is silently wrong in some case.
         """
         if self.size == 1:
             return objective
-        pool = [name for name, _ in objective.named_buffers() if name.endswith("pool")]  # large, and everybody's own
+        # Mixup's pool of images is large, and every process has loaded it: DDP need not broadcast it.
+        pool = [name for name, _ in objective.named_buffers() if name.endswith("pool")]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, pool)  # type: ignore[no-untyped-call]
         for parameter in objective.parameters():
             parameter.register_hook(partial(_stored_as, parameter))  # type: ignore[no-untyped-call]
@@ -53,7 +57,7 @@ class Process:
         )
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
-        """The values averaged over all processes."""
+        """Return the values averaged over all processes."""
         if not values:
             return {}
         stacked = torch.stack([value.detach().double().to(self.device) for value in values.values()])
@@ -62,8 +66,8 @@ class Process:
             stacked /= self.size
         return dict(zip(values, stacked.tolist(), strict=True))
 
-    def shared(self, value: Value) -> Value:
-        """What the writing process has, for everybody."""
+    def broadcast(self, value: Value) -> Value:
+        """Return, in every process, the value that the writing process passes."""
         if self.size == 1:
             return value
         box = [value]
@@ -71,17 +75,21 @@ class Process:
         return box[0]
 
     def wait(self) -> None:
-        """Wait for everybody."""
+        """Wait until all processes have come this far."""
         if self.size > 1:
             distributed.barrier()
 
 
 ALONE = Process(0, 1, torch.device("cpu"))
+"""The only process, on the CPU."""
 
 
 @contextmanager
 def join_processes(device: str | None = None) -> Iterator[Process]:
-    """Join the processes that torchrun started; alone if it did not."""
+    """Join the processes that torchrun started, on a device by name, by default the GPU if there is one.
+
+    Without torchrun this process is the only one.
+    """
     size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     where = _device(device, local)
     if size == 1:
@@ -100,13 +108,14 @@ def join_processes(device: str | None = None) -> Iterator[Process]:
 
 
 def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """The gradient in the parameter's strides: DDP warns of others, which a dimension of length 1 leaves open."""
+    """Return the gradient in the parameter's strides, as DDP expects; those of dimensions of length 1 may differ."""
     if gradient.stride() == parameter.stride():
         return gradient
     return torch.empty_like(parameter).copy_(gradient)
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:
+    """Return a device that works; "cuda" without a number is the GPU of this process."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:

@@ -1,4 +1,4 @@
-"""The perturbation balls of the two norms, each with its box: written once, used by every attack."""
+"""The perturbation balls of the two norms, cut with the box of valid pixels: written once, used by every attack."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,9 +15,12 @@ class Geometry(ABC):
     """B(x0, epsilon) in the l_p norm, cut with the box `bounds` of valid pixels; epsilon is one number per example."""
 
     bounds: tuple[float, float] = (0.0, 1.0)
+    """The least and the greatest value of a pixel."""
 
     name: ClassVar[str]
+    """As it stands in records."""
     p: ClassVar[float]
+    """The exponent of the norm."""
     q: ClassVar[float]
     """The dual exponent, 1/p + 1/q = 1."""
 
@@ -29,12 +32,12 @@ class Geometry(ABC):
     def project(
         self, x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]
     ) -> Float[Tensor, "b ..."]:
-        """A point of ball and box near x: projected to the ball, then clipped, which leads no point out of it."""
+        """Project x to the ball, then clip it to the box; x0 lies in the box, so clipping never leaves the ball."""
         return (x0 + self.clip(x - x0, epsilon)).clamp(*self.bounds)
 
     @abstractmethod
     def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-        """The nearest perturbation with |delta|_p <= epsilon."""
+        """Return the perturbation nearest to delta with |delta|_p <= epsilon."""
 
     @abstractmethod
     def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
@@ -42,7 +45,7 @@ class Geometry(ABC):
 
     @abstractmethod
     def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
-        """A uniform point of the ball around x0, clipped to the box, made of uniform numbers u in [0, 1)."""
+        """Return a uniform point of the ball around x0, clipped to the box, made of uniform numbers u in [0, 1)."""
 
 
 @dataclass(frozen=True)
@@ -78,18 +81,18 @@ class L2(Geometry):
         return delta * per_example(torch.where(length > epsilon, epsilon / length, 1.0), delta)
 
     def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-        top = g.flatten(1).abs().amax(1)  # keeps the squares of tiny gradients from underflowing
-        g = g / per_example(torch.where(top > 0, top, 1.0), g)
+        largest = g.flatten(1).abs().amax(1)  # keeps the squares of tiny gradients from underflowing
+        g = g / per_example(torch.where(largest > 0, largest, 1.0), g)
         length = self.norm(g)
         return g * per_example(alpha / torch.where(length > 0, length, 1.0), g)
 
     def random(self, u: Float64[Tensor, "b d"], x0: Float[Tensor, "b ..."], epsilon: Tensor) -> Tensor:
-        """Direction from normal numbers; the radius is that of a uniform point, r^d uniform, and so nearly epsilon."""
+        """The direction comes from normal numbers; r^d is uniform, as for uniform points, so r is near epsilon."""
         normal = torch.special.ndtri(u.clamp(2**-54, 1 - 2**-53)).to(x0.dtype).reshape(x0.shape)
         radius = epsilon * (u.sum(1) % 1).pow(1 / u.shape[1]).to(x0.dtype)  # a sum of uniforms mod 1 is uniform
         return self.project(x0 + self.steepest(normal, radius), x0, epsilon)
 
 
 def per_example(values: Shaped[Tensor, " b"], like: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "b ..."]:
-    """One value per example, shaped to broadcast against `like`."""
+    """Return one value per example, reshaped to broadcast against `like`."""
     return values.reshape(-1, *(1,) * (like.dim() - 1))

@@ -28,7 +28,7 @@ def margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b
 
 
 def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
-    """(max_{j != y} z_j - z_y) / (z_(1) - z_(3)), z_(k) the k-th largest logit: a margin that knows no scale."""
+    """(max_{j != y} z_j - z_y) / (z_(1) - z_(3)), z_(k) the k-th largest logit: the margin, free of z's scale."""
     if z.shape[1] < 3:
         raise GradDivError(
             f"the network has {z.shape[1]} classes, expected at least 3 for the DLR loss: use ce or margin"
@@ -38,11 +38,12 @@ def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
 
 
 def _own(z: Tensor, y: Tensor) -> Tensor:
+    """Return the logit of the true class."""
     return z.gather(1, y[:, None]).squeeze(1)
 
 
 def _others(z: Tensor, y: Tensor) -> Tensor:
-    """The logits with -inf in the place of the label's."""
+    """Return the logits with -inf in the place of the true class."""
     if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
         raise GradDivError(
             f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"

@@ -1,4 +1,4 @@
-"""Two things that make convolutions on the CPU faster, on request: nothing here happens at import."""
+"""Two settings that make convolutions on the CPU faster; both only on request, neither at import."""
 
 import ctypes
 import sys
@@ -25,7 +25,7 @@ def channels_last(what: TensorOrModule) -> TensorOrModule:
 
 
 def keep_memory() -> bool:
-    """Let malloc keep freed pages for this process instead of returning them; says whether it could.
+    """Let malloc keep freed pages for this process instead of returning them; return whether that worked.
 
     Activations are megabytes, which glibc otherwise gives back to the system and fetches again, page by page, in
     every pass.  Only glibc (Linux) is asked; elsewhere this does nothing.

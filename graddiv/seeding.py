@@ -39,12 +39,12 @@ def uniform(seed: int, ids: Int64[Tensor, " b"], k: int) -> Float64[Tensor, "b k
 
 
 def _signed(word: int) -> int:
-    """The 64-bit word as the two's-complement integer torch works with (its products wrap, as the hash wants)."""
+    """Return the 64-bit word as torch's two's-complement integer, whose products wrap as the hash needs it."""
     return (word & (2**64 - 1)) - (2**64 if word & 2**63 else 0)
 
 
 def _shift(z: Int64[Tensor, "..."], bits: int) -> Int64[Tensor, "..."]:
-    """Logical right shift: torch's >> copies the sign bit."""
+    """Shift right and fill with zeros; torch's >> copies the sign bit instead."""
     return torch.bitwise_and(z >> bits, 2 ** (64 - bits) - 1)
 
 

@@ -1,4 +1,4 @@
-"""Files that survive a crash: atomic writes, tensors beside their description, one writer to a directory.
+"""Files that survive a crash: atomic writes, arrays stored with their description, one writer to a directory.
 
 Arrays are stored as safetensors: a JSON header and raw bytes, readable without torch and without running any code.
 """
@@ -21,12 +21,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 DESCRIPTION = "graddiv"
-"""The key of the header under which the description of the arrays stands, as JSON."""
+"""The key in the safetensors header under which the description of the arrays is stored, as JSON."""
 LOCK = ".lock"
+"""The name of the file in a directory whose lock its writer holds."""
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all: into a temporary file beside it, flushed to the disk, then renamed."""
+    """Write the file completely or not at all: a temporary file beside it is written, flushed to disk, and renamed."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
@@ -48,7 +49,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file of ours."""
+    """Read a JSON file."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError:
@@ -61,7 +62,7 @@ def write_tensors(path: Path, tensors: "Mapping[str, Tensor]", description: obje
     """Write torch tensors and their description as one file."""
     from safetensors.torch import save
 
-    # a copy for each: the format knows neither other memory formats nor two names of one storage
+    # Copies, because safetensors stores neither other memory formats nor two names of the same storage.
     plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     write(path, save(plain, _header(description)))
 
@@ -109,7 +110,7 @@ def _header(description: object) -> dict[str, str]:
 
 
 def _read(path: Path) -> tuple[bytes, Any]:
-    """The bytes, once they are known to be a whole file of ours, and the description."""
+    """Return the bytes and the description of a file, once it is sure that graddiv wrote it and it is complete."""
     try:
         content = path.read_bytes()
     except FileNotFoundError:
@@ -129,34 +130,35 @@ def _read(path: Path) -> tuple[bytes, Any]:
 
 
 class Log:
-    """A file of JSON lines that can be cut back to where a checkpoint was taken."""
+    """A file of JSON lines that can be cut back to its length at the time of a checkpoint."""
 
     def __init__(self, path: Path, size: int = 0) -> None:
-        """Open the log for writing at `size` bytes; what lies behind is of steps that will be taken again."""
+        """Open the log for writing at `size` bytes; later lines are of steps that will be repeated, and are cut off."""
         self.path = path
         if size:
             check_size(path, size)
-        with self._explained():
-            self._file = path.open("ab", buffering=0)  # nothing is left in a buffer when writing fails
+        with self._named_errors():
+            self._file = path.open("ab", buffering=0)  # a buffer would lose lines when writing fails
             self._file.truncate(size)
             self._file.seek(size)
 
     def __call__(self, **values: object) -> None:
-        """Append one line; JSON knows no NaN."""
+        """Append one line; NaN is an error, because JSON has no NaN."""
         line = (json.dumps(values, allow_nan=False) + "\n").encode()
-        with self._explained():
-            while line:  # a disk that becomes full takes a part of it first
+        with self._named_errors():
+            while line:  # a disk that is nearly full takes a part of the line first
                 line = line[self._file.write(line) :]
 
     @property
     def size(self) -> int:
-        """Bytes written so far, safely on disk from now on."""
-        with self._explained():
+        """The number of bytes written so far; they are flushed to disk first."""
+        with self._named_errors():
             os.fsync(self._file.fileno())
             return self._file.tell()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _named_errors(self) -> Iterator[None]:
+        """Turn errors of the system into ones that name the file."""
         try:
             yield
         except OSError as error:
@@ -175,7 +177,7 @@ def check_size(path: Path, size: int) -> None:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """The lines of a log; a last one that was cut off by a crash is left out."""
+    """Return the lines of a log, without a last line that a crash has cut off."""
     if not path.exists():
         raise GradDivError(f"there is no {path}")
     lines = path.read_bytes().split(b"\n")[:-1]
@@ -184,17 +186,17 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
 @contextmanager
 def locked(directory: Path) -> Iterator[None]:
-    """Be the only writer of a directory; the lock of a process that died is free."""
+    """Be the only writer of a directory, and delete what killed writers left; the lock of a dead process is free."""
     make_directory(directory)
     with file_lock(directory / LOCK):
-        for left_over in _left_over(directory):
-            left_over.unlink(missing_ok=True)
+        for abandoned in _abandoned_files(directory):
+            abandoned.unlink(missing_ok=True)
         yield
 
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock that this file of a directory stands for, if need be once others let go of it."""
+    """Hold the lock on this file; if another process has it, wait for it or raise an error."""
     try:
         file = path.open("a+")
     except OSError as error:
@@ -202,9 +204,9 @@ def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
     with file:
         if wait:
             fcntl.flock(file, fcntl.LOCK_EX)
-        elif not _taken(file):
-            time.sleep(0.05)  # is_locked, too, holds it for a moment
-            if not _taken(file):
+        elif not _try_lock(file):
+            time.sleep(0.05)  # try again, since is_locked of another process holds the lock for a moment
+            if not _try_lock(file):
                 file.seek(0)
                 raise GradDivError(
                     f"{path.parent} is being written by {file.read().strip() or 'another process'}: "
@@ -218,15 +220,16 @@ def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
 
 
 def is_locked(directory: Path, name: str = LOCK) -> bool:
-    """Whether a process is writing into the directory now, or holds another lock of it."""
+    """Whether a process holds the lock of the directory, by default that of its writer."""
     try:
         with (directory / name).open() as file:
-            return not _taken(file, fcntl.LOCK_SH)
+            return not _try_lock(file, fcntl.LOCK_SH)
     except FileNotFoundError:
         return False
 
 
-def _taken(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
+def _try_lock(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
+    """Take the lock if nobody has it, and return whether that worked."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except OSError as error:
@@ -236,15 +239,15 @@ def _taken(file: IO[str], kind: int = fcntl.LOCK_EX) -> bool:
     return True
 
 
-def _left_over(directory: Path) -> Iterator[Path]:
-    """Files of processes that were killed while they wrote; a directory with a lock of its own has its own writer."""
+def _abandoned_files(directory: Path) -> Iterator[Path]:
+    """Yield the temporary files of killed writers; directories below with a lock of their own are left out."""
     for parent, below, names in os.walk(directory):
         below[:] = [name for name in below if not Path(parent, name, LOCK).exists()]
         yield from (Path(parent, name) for name in names if name.startswith(".") and name.endswith(".tmp"))
 
 
 def make_directory(path: Path) -> None:
-    """Make the directory and those above it."""
+    """Make the directory and the ones above it, where they do not exist."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -272,7 +275,7 @@ def write_once_or_match(
 
 
 def differences(found: object, wanted: object, key: str = "") -> list[tuple[str, object, object]]:
-    """(key, value found, value wanted) wherever two JSON values differ."""
+    """Return (key, value found, value wanted) for every place at which two JSON values differ."""
     if isinstance(found, dict) and isinstance(wanted, dict):
         mine, theirs = cast("dict[str, object]", found), cast("dict[str, object]", wanted)
         keys = [*mine, *(k for k in theirs if k not in mine)]
@@ -285,7 +288,7 @@ def differences(found: object, wanted: object, key: str = "") -> list[tuple[str,
 
 
 def _flush_directory(path: Path) -> None:
-    """Make a rename durable."""
+    """Flush a directory to disk, so that a rename in it survives a crash."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -20,19 +20,23 @@ from graddiv.networks import SampleModel
 ReturnRule = Literal["strong", "reference"]
 
 KEPT = 3
-"""How many of the best iterates are scored again: the luckiest of many noisy losses need not be the highest."""
+"""How many of the best iterates are scored again on fresh models.
+
+The highest of many noisy losses is partly luck, so the iterate that had it need not be the best one.
+"""
 
 
 class Ascent(NamedTuple):
-    """What one run has seen."""
+    """The points that one run has found."""
 
     best: Float[Tensor, "k b ..."]
     """The iterates of highest loss, at most KEPT of them, the highest first."""
     last: Float[Tensor, "b ..."]
+    """The last iterate."""
     fooling: Float[Tensor, "b ..."]
     """The last iterate that the last model of its iteration got wrong; the start where there is none."""
     fooled: Bool[Tensor, " b"]
-    """Whether there is one."""
+    """Whether there is such an iterate."""
     eta: Float[Tensor, " b"]
     """The step size at the end."""
 
@@ -52,9 +56,13 @@ class APGD(Attack):
     """
 
     m: int = 100
+    """Iterations; 100 as in AutoAttack."""
     momentum: float = 0.75
+    """a above, in (0, 1]; the default is AutoAttack's."""
     rho: float = 0.75
+    """Share of rising steps, in [0, 1], up to which eta is halved at a checkpoint; the default is AutoAttack's."""
     return_rule: ReturnRule = "strong"
+    """Which point is returned, as described above."""
 
     def __post_init__(self) -> None:
         attack_objective(self.objective)
@@ -95,7 +103,7 @@ class APGD(Attack):
         return self.geometry.project(x0 + per_example(problem.epsilon, x0) * t, x0, problem.epsilon)
 
     def ascend(self, problem: Problem, start: Float[Tensor, "b ..."], first: int = 0) -> Ascent:
-        """m steps from `start`, through the models of iterations first .. first + m."""
+        """Take m steps from `start`, looking at the models of the iterations first .. first + m."""
         view, y = _RecordingView(problem.view), problem.y
         project = partial(self.geometry.project, x0=problem.x0, epsilon=problem.epsilon)
         x = previous = fooling = start
@@ -131,7 +139,7 @@ class APGD(Attack):
         return Ascent(best, x, fooling, fooled, eta)
 
     def checkpoints(self) -> dict[int, int]:
-        """{k: how many steps it looks back upon}: the windows shrink from 0.22 m by 0.03 m each, down to 0.06 m."""
+        """Return {k: w}, where w is how many steps are judged after step k: from 0.22 m, by 0.03 m less, to 0.06 m."""
         longest, shrinkage, shortest = (max(int(share * self.m), 1) for share in (0.22, 0.03, 0.06))
         windows, k, window = {}, longest - 1, longest
         while k < self.m:
@@ -142,29 +150,30 @@ class APGD(Attack):
 
 
 class _RecordingView(View):
-    """The same view, remembering what the last model it showed has predicted."""
+    """Another view as it is, which also remembers what the last model that was called predicted."""
 
     last_prediction: Int64[Tensor, " b"]
 
     def __init__(self, view: View) -> None:
         self.view, self.cost = view, view.cost
+        self.fresh, self.prefix = view.fresh, view.prefix
 
     @property
     def random(self) -> bool:
         return self.view.random
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
-        return (partial(self._watched, f) for f in self.view(k))
+        return (partial(self._record, f) for f in self.view(k))
 
     def first_prediction(self, k: int, x: Float[Tensor, "b ..."]) -> Int64[Tensor, " b"]:
-        """What the first model of iteration k predicts."""
-        with torch.no_grad(), self._statistics():
+        """Return the classes that the first model of iteration k predicts."""
+        with torch.no_grad(), self._running_statistics():
             return next(self._counted(k))(x).argmax(1)
 
-    def _watched(self, f: SampleModel, x: Tensor) -> Tensor:
+    def _record(self, f: SampleModel, x: Tensor) -> Tensor:
         logits = f(x)
         self.last_prediction = logits.detach().argmax(1)
         return logits
 
-    def _statistics(self) -> AbstractContextManager[None]:
-        return self.view._statistics()
+    def _running_statistics(self) -> AbstractContextManager[None]:
+        return self.view._running_statistics()

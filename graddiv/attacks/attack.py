@@ -1,4 +1,4 @@
-"""What all attacks have in common: checks, restarts, the result inside ball and box."""
+"""The base class of all attacks: it checks the input, runs restarts, and keeps the result inside ball and box."""
 
 import math
 from abc import ABC, abstractmethod
@@ -16,26 +16,36 @@ from graddiv.geometry import Geometry, Linf, per_example
 from graddiv.seeding import fold, uniform
 
 IterationListener = Callable[[int, int], None]
-"""Called with the number of iterations done and of all there are."""
+"""Called after each iteration with the number of iterations done and the number there are in all restarts."""
 
 RESCORE = -1
-"""The iteration whose models choose between restarts: fresh ones, which no iteration of the attack has seen."""
+"""The number of the iteration whose models choose between restarts.
+
+Iterations of a run are numbered from 0, so the models of a negative one are fresh: the attack has not seen them.
+"""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One batch to attack: what a single run of an attack is given."""
+    """One batch to attack: everything a single run of an attack is given."""
 
     view: View
+    """What the adversary sees of the network."""
     x0: Tensor
+    """The clean images, b ...; they lie inside the geometry's bounds."""
     y: Tensor
+    """Their true labels, b."""
     epsilon: Tensor
+    """The radius of the ball around each image, b."""
     ids: Tensor
+    """The data-set index of each image, b, which addresses its randomness."""
     seed: int
+    """The attack's seed."""
     tick: Callable[[], None]
+    """To be called once after each iteration, so that progress can be shown."""
 
     def uniform(self, *role: int | str) -> Tensor:
-        """Numbers in [0, 1) for each pixel of each example, whatever batch it is in."""
+        """Draw a number in [0, 1) for each pixel of each example: a function of seed, role and id, not of the batch."""
         return uniform(fold(self.seed, *role), self.ids, self.x0[0].numel() if len(self.x0) else 1)
 
 
@@ -48,9 +58,13 @@ class Attack(ABC):
     """
 
     geometry: Geometry = Linf()  # noqa: RUF009 -- frozen, so safely shared
+    """The norm of the ball, and the box of valid pixels."""
     objective: str = "ce"
+    """The loss that is raised, one of `directions.gradients.OBJECTIVES`; the paper's EOT uses cross-entropy."""
     restarts: int = 1
+    """How many runs are made, each from another start and on other models; at least 1."""
     seed: int = 0
+    """Addresses the attack's own random choices; those of the network are the view's."""
 
     name: ClassVar[str]
     passes_per_iteration: ClassVar[float] = 2.0
@@ -59,11 +73,11 @@ class Attack(ABC):
     @property
     @abstractmethod
     def iterations(self) -> int:
-        """How many iterations one run takes."""
+        """How many iterations one run takes, for the display of progress and for estimates of cost."""
 
     @abstractmethod
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
-        """One run, without bookkeeping."""
+        """Attack the batch once; `restart` counts the runs from 0, so that each can begin differently."""
 
     def __call__(
         self,
@@ -75,7 +89,14 @@ class Attack(ABC):
         ids: Int64[Tensor, " b"] | None = None,
         progress: IterationListener | None = None,
     ) -> Float[Tensor, "b ..."]:
-        """Return x_adv; `ids`, by default 0 .. b-1, address the randomness of each example."""
+        """Return the adversarial images x_adv.
+
+        view: what the adversary sees: Fixed(F), EOT(F, n), Given(models), or a deterministic module as it is.
+        x0, y: the clean images, inside the geometry's bounds, and their true labels.
+        epsilon: the radius of the ball, one number or one for each example, in pixel units.
+        ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
+        progress: called after each iteration.
+        """
         view, x0 = as_view(view), x0.detach()
         radius = self._checked(x0, y, epsilon)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids
@@ -101,7 +122,7 @@ class Attack(ABC):
         return self.geometry.project(best, x0, radius)
 
     def _checked(self, x0: Tensor, y: Tensor, epsilon: float | Tensor) -> Float[Tensor, " b"]:
-        """The radius, one per example, once everything is as it should be."""
+        """Check all arguments, and return the radius of each example."""
         low, high = self.geometry.bounds
         if self.restarts < 1:
             raise GradDivError(f"restarts is {self.restarts}, expected at least one")
@@ -130,9 +151,16 @@ def keep_best(
     best_loss: Float[Tensor, "k b"],
     x: Float[Tensor, "b ..."],
     loss: Float[Tensor, " b"],
-    kept: int,
+    count: int,
 ) -> tuple[Tensor, Tensor]:
-    """The `kept` best of the points so far and x, per example, in order; at equal loss the older one first."""
+    """Return the `count` points of highest loss among `best` and x, for each example, and their losses.
+
+    best, best_loss: the points kept so far and their losses, for each example the highest first.
+    x, loss: one new point for each example and its loss.
+    count: how many are kept at most.
+
+    At equal loss the older point goes first.
+    """
     points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
-    order = losses.argsort(stable=True, dim=0, descending=True)[:kept]
+    order = losses.argsort(stable=True, dim=0, descending=True)[:count]
     return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)

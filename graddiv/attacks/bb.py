@@ -15,9 +15,9 @@ from graddiv.geometry import Linf, per_example
 from graddiv.losses import margin
 
 TRIALS = 10
-"""How many noise images, and how many steps along the gradient, are tried for an adversarial point to start from."""
+"""How many noise images are tried, and how many gradient steps are taken, to find an adversarial starting point."""
 
-HALVINGS = 10
+BISECTIONS = 10
 """How often the way from x0 to that point is halved to find the boundary."""
 
 
@@ -34,11 +34,17 @@ class BB(MinimalAttack):
     """
 
     m: int = 1000
+    """Iterations; at least 1.  The defaults of all six are foolbox's."""
     lr: float = 1e-3
+    """The first radius of the trust region, as a share of the number of pixels times the width of the box."""
     decay: float = 0.5
+    """The factor, in (0, 1], by which the trust region shrinks."""
     decays: int = 20
+    """How many times it shrinks, spread evenly over the m iterations."""
     momentum: float = 0.8
+    """The weight, in [0, 1), of the earlier gradients in w_k."""
     overshoot: float = 1.1
+    """How far steps lead beyond the boundary, in [1, 2); 1 leads exactly to it."""
 
     name = "B&B"
     passes_per_iteration = 4.0
@@ -60,72 +66,78 @@ class BB(MinimalAttack):
     def iterations(self) -> int:
         return self.m
 
-    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: CandidatePool) -> None:
+    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], pool: CandidatePool) -> None:
         view, y = problem.view, problem.y
         first = restart * (self.m + 1)
         x = self.start(problem, restart, first)
-        against, w = view.margin(first, x, y)
-        kept.offer(first, x, against, w.sign())
+        margins, w = view.margin(first, x, y)
+        pool.offer(first, x, margins, w.sign())
         for k in range(self.m):
-            x = self._step(problem, x, against, w, k)
-            against, g = view.margin(first + k + 1, x, y)
-            kept.offer(first + k + 1, x, against, w.sign())  # where the boundary is flat, the ball's worst point
+            x = self._step(problem, x, margins, w, k)
+            margins, g = view.margin(first + k + 1, x, y)
+            # x0 + epsilon sign(w) is the worst point of the ball if the boundary is flat
+            pool.offer(first + k + 1, x, margins, w.sign())
             w = self.momentum * w + (1 - self.momentum) * g
             problem.tick()
 
     def start(self, problem: Problem, restart: int, k: int) -> Float[Tensor, "b ..."]:
-        """A point just beyond the boundary, on the way from x0 to noise or to where the gradient leads.
+        """Return a point just beyond the boundary, between x0 and a far point: noise, or where the gradient leads.
 
-        The first run takes the nearer of both, to begin in the right place; the next ones noise, to begin elsewhere.
-        Noise often looks like one class and fools nobody who is in it: there the gradient it is, whichever run.
+        The first run takes the nearer of the two, to begin in the right place; later runs take noise, to begin
+        elsewhere.  Noise is often classified as one certain class, and is no adversarial point for examples of that
+        class: these start where the gradient leads in every run.
         """
         (share, fooled, x), (other_share, other_fooled, other) = (
-            self._boundary(problem, k, far) for far in (self._noise(problem, restart, k), self._climb(problem, k))
+            self._boundary(problem, k, far_point)
+            for far_point in (self._noise(problem, restart, k), self._climb(problem, k))
         )
         better = other_fooled & ((other_share < share) & (restart == 0) | ~fooled)
         return torch.where(per_example(better, x), other, x)
 
     def _noise(self, problem: Problem, restart: int, k: int) -> Float[Tensor, "b ..."]:
-        """The noise image of highest margin."""
+        """Return, of TRIALS noise images, the one of highest margin."""
         low, high = self.geometry.bounds
         best, highest = problem.x0, torch.full_like(problem.epsilon, -torch.inf)
         for trial in range(TRIALS):
             x = low + (high - low) * problem.uniform("noise", restart, trial).to(best.dtype).reshape(best.shape)
-            against = margin(problem.view.logits(k, x), problem.y)
-            higher = against > highest
-            best, highest = torch.where(per_example(higher, x), x, best), torch.where(higher, against, highest)
+            margins = margin(problem.view.logits(k, x), problem.y)
+            higher = margins > highest
+            best, highest = torch.where(per_example(higher, x), x, best), torch.where(higher, margins, highest)
         return best
 
     def _climb(self, problem: Problem, k: int) -> Float[Tensor, "b ..."]:
-        """Where signed gradient steps through the box lead: towards the class whose boundary looks nearest from x0."""
+        """Return where TRIALS signed gradient steps lead: towards the class whose boundary looks nearest from x0."""
         view, x, y = problem.view, problem.x0, problem.y
         low, high = self.geometry.bounds
-        everyone = torch.arange(len(x), device=x.device)
+        rows = torch.arange(len(x), device=x.device)
         gaps, gradients = view.differences(k, x, y)
         point, w = x.flatten(1), gradients.flatten(2)
         heights = (w * point[:, None]).sum(2) - gaps
-        ways = [to_hyperplane(self.geometry, point, w[:, i], heights[:, i]) for i in range(w.shape[1])]
-        nearest = torch.stack([self.geometry.norm(way) for way in ways]).argmin(0)
+        steps = [to_hyperplane(self.geometry, point, w[:, i], heights[:, i]) for i in range(w.shape[1])]
+        nearest = torch.stack([self.geometry.norm(step) for step in steps]).argmin(0)
         for trial in range(TRIALS):
             if trial:
                 _, gradients = view.differences(k, x, y)
-            x = (x + (high - low) / TRIALS * gradients[everyone, nearest].sign()).clamp(low, high)
+            x = (x + (high - low) / TRIALS * gradients[rows, nearest].sign()).clamp(low, high)
         return x
 
     def _boundary(
-        self, problem: Problem, k: int, far: Float[Tensor, "b ..."]
+        self, problem: Problem, k: int, far_point: Float[Tensor, "b ..."]
     ) -> tuple[Float[Tensor, " b"], Bool[Tensor, " b"], Float[Tensor, "b ..."]]:
-        """The radius at which far, clipped to a ball around x0, becomes adversarial; whether it ever is; that point."""
+        """Find by bisection the least ball around x0 for which far_point, clipped to it, is adversarial.
+
+        Returns the ball's radius, whether the clipped point is adversarial at all, and that point.
+        """
         low, high = self.geometry.bounds
 
         def clipped(radius: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-            return self.geometry.project(far, problem.x0, radius)
+            return self.geometry.project(far_point, problem.x0, radius)
 
         def fools(x: Float[Tensor, "b ..."]) -> Bool[Tensor, " b"]:
             return margin(problem.view.logits(k, x), problem.y) > 0
 
         inner, outer = torch.zeros_like(problem.epsilon), torch.full_like(problem.epsilon, high - low)
-        for _ in range(HALVINGS):
+        for _ in range(BISECTIONS):
             middle = (inner + outer) / 2
             fooled = fools(clipped(middle))
             inner, outer = torch.where(fooled, inner, middle), torch.where(fooled, middle, outer)
@@ -135,13 +147,13 @@ class BB(MinimalAttack):
         self,
         problem: Problem,
         x: Float[Tensor, "b ..."],
-        against: Float[Tensor, " b"],
+        margins: Float[Tensor, " b"],
         w: Float[Tensor, "b ..."],
         k: int,
     ) -> Float[Tensor, "b ..."]:
         low, high = self.geometry.bounds
-        passed = (k + 2) // max(1, self.m // self.decays)  # the reference counts from 2
-        r = torch.full_like(against, self.lr * self.decay**passed * x[0].numel() * (high - low))
-        c = -against * torch.where(against < 0, self.overshoot, 2 - self.overshoot)
+        passed = (k + 2) // max(1, self.m // self.decays)  # foolbox, the reference, counts from 2
+        r = torch.full_like(margins, self.lr * self.decay**passed * x[0].numel() * (high - low))
+        c = -margins * torch.where(margins < 0, self.overshoot, 2 - self.overshoot)
         d = along_hyperplane(Linf(self.geometry.bounds), problem.x0.flatten(1), x.flatten(1), w.flatten(1), c, r)
         return (x + d.view_as(x)).clamp(low, high)

@@ -25,9 +25,13 @@ class FAB(MinimalAttack):
     """
 
     m: int = 100
+    """Iterations; at least 1.  The defaults of all four are AutoAttack's."""
     alpha_max: float = 0.1
+    """The greatest weight, in [0, 1], of the point that is reached from x0."""
     eta: float = 1.05
+    """How far steps go, in lengths of the way to the hyperplane; above 1 they end beyond it."""
     beta: float = 0.9
+    """How far an adversarial point is kept from x0 when the next step starts, as a share of its distance; in (0, 1]."""
 
     name = "FAB"
     passes_per_iteration = 12.0
@@ -45,14 +49,14 @@ class FAB(MinimalAttack):
     def iterations(self) -> int:
         return self.m
 
-    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], kept: CandidatePool) -> None:
+    def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], pool: CandidatePool) -> None:
         view, x0, y = problem.view, problem.x0, problem.y
         x = self._start(problem, restart, radius) if restart else x0
         for k in range(restart * (self.m + 1), restart * (self.m + 1) + self.m):
             x = self._step(*view.differences(k, x, y), x, x0)
-            against = margin(view.logits(k + 1, x), y)
-            kept.offer(k + 1, x, against, x - x0)
-            x = torch.where(per_example(against > 0, x), x0 + self.beta * (x - x0), x)
+            margins = margin(view.logits(k + 1, x), y)
+            pool.offer(k + 1, x, margins, x - x0)
+            x = torch.where(per_example(margins > 0, x), x0 + self.beta * (x - x0), x)
             problem.tick()
 
     def _start(self, problem: Problem, restart: int, radius: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
@@ -75,6 +79,6 @@ class FAB(MinimalAttack):
         w = gradients[boundary].flatten(1)
         b = (w * x.flatten(1)).sum(1) - gaps[boundary]
         d, d0 = (to_hyperplane(self.geometry, point.flatten(1), w, b).view_as(x) for point in (x, x0))
-        length, length0 = (self.geometry.norm(way).clamp_min(1e-8) for way in (d, d0))
+        length, length0 = (self.geometry.norm(step).clamp_min(1e-8) for step in (d, d0))
         a = per_example((length / (length + length0)).clamp_max(self.alpha_max), x)
         return ((1 - a) * (x + self.eta * d) + a * (x0 + self.eta * d0)).clamp(*self.geometry.bounds)

@@ -18,8 +18,11 @@ class PGD(Attack):
     """
 
     m: int = 50
+    """Iterations; at least 1."""
     alpha: float = 0.25
+    """Length of a step as a share of epsilon."""
     random_start: bool = False
+    """Whether the first run, too, starts from a random point of the ball."""
 
     name = "PGD"
 
@@ -44,7 +47,7 @@ class PGD(Attack):
         return x
 
     def proxy(self, g: Float[Tensor, "b ..."], problem: Problem, iteration: int) -> Float[Tensor, "b ..."]:
-        """What the step follows in place of the gradient g: g itself."""
+        """Return the direction that the step follows: the gradient g itself; probes put another in its place."""
         return g
 
 

@@ -32,7 +32,7 @@ class RotatedPGD(PGD):
             raise GradDivError(f"angle is {self.angle}, expected degrees between 0 and 180")
 
     def proxy(self, g: Float[Tensor, "b ..."], problem: Problem, iteration: int) -> Float[Tensor, "b ..."]:
-        """The gradient turned by the angle about a random axis; 0 where g is."""
+        """Return the gradient turned by the angle towards a random orthogonal direction; 0 where g is."""
         u = problem.uniform("axis", iteration).clamp(2**-54, 1 - 2**-53)
         normal = torch.special.ndtri(u).reshape(g.shape)
         unit = _unit(g.double())
@@ -47,12 +47,14 @@ class RotatedPGD(PGD):
 class RandomSearch(Attack):
     """argmax of the loss over uniform points of the ball: what brute force finds (the checklist's fourth item).
 
-    Points are screened on one model, the first the view shows; the best `confirmed` of each example are scored on a
-    whole iteration's fresh models, and the worst for the network is returned.
+    All points are scored on one model, the first the view shows.  The best `confirmed` points of each example are then
+    scored on the fresh models of a whole iteration, and the one of highest loss is returned.
     """
 
     samples: int = 100_000
+    """Random points per example; 100,000 as the checklist of Athalye et al. suggests."""
     confirmed: int = 20
+    """How many of the best are scored again on fresh models."""
 
     name = "random search"
     passes_per_iteration = 1.0

@@ -14,14 +14,14 @@ from graddiv.errors import GradDivError
 from graddiv.geometry import L2, per_example
 from graddiv.seeding import fold, uniform
 
-Draw = Callable[[int], Tensor]
-"""k -> k uniform numbers for each example; one call per query, as the numbers of a second would be the same."""
+UniformDraw = Callable[[int], Tensor]
+"""k -> k uniform numbers for each example.  To be called once per query: a second call would give the same numbers."""
 
 Window = tuple[Tensor, Tensor, Tensor, Tensor]
 """The index of a square in each image: example, channel, row and column."""
 
-HALVINGS = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""After how many of 10000 queries the share of pixels changed at once is halved."""
+HALVING_QUERIES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
+"""The queries, of 10000, after which the share of pixels that a square covers is halved."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,9 @@ class Square(Attack):
 
     objective: str = "margin"
     m: int = 5000
+    """Queries, each of which asks all models of an iteration; 5000 as in AutoAttack."""
     p_init: float = 0.8
+    """The share of the image, in (0, 1], that the first squares cover; the default is AutoAttack's."""
 
     name = "Square"
     passes_per_iteration = 1.5
@@ -57,7 +59,7 @@ class Square(Attack):
             raise GradDivError(f"x has shape {tuple(x0.shape)}, expected images of shape b c h w")
         start, change = (self._tiles, self._move) if isinstance(self.geometry, L2) else (self._stripes, self._recolour)
 
-        def draw_of(query: int) -> Draw:
+        def draw_of(query: int) -> UniformDraw:
             return lambda k: uniform(fold(problem.seed, "square", restart, query), problem.ids, k)
 
         def loss_of(x: Tensor, query: int) -> Tensor:
@@ -77,15 +79,15 @@ class Square(Attack):
 
     def _share(self, query: int) -> float:
         """p_init / 2^j after j halvings: the share of pixels a square covers."""
-        return float(self.p_init / 2 ** sum(10_000 * query > after * self.m for after in HALVINGS))
+        return float(self.p_init / 2 ** sum(10_000 * query > after * self.m for after in HALVING_QUERIES))
 
-    def _stripes(self, problem: Problem, draw: Draw) -> Float[Tensor, "b c h w"]:
+    def _stripes(self, problem: Problem, draw: UniformDraw) -> Float[Tensor, "b c h w"]:
         """x0 +- epsilon, a sign for each column of each channel: networks are sensitive to vertical stripes."""
         b, c, _, w = problem.x0.shape
         stripes = per_example(problem.epsilon, problem.x0) * _signs(draw(c * w), problem.x0).reshape(b, c, 1, w)
         return self.geometry.project(problem.x0 + stripes, problem.x0, problem.epsilon)
 
-    def _recolour(self, problem: Problem, x: Tensor, share: float, draw: Draw) -> Float[Tensor, "b c h w"]:
+    def _recolour(self, problem: Problem, x: Tensor, share: float, draw: UniformDraw) -> Float[Tensor, "b c h w"]:
         """x +- 2 epsilon in a square, a sign for each channel, back to the ball: each pixel ends at an edge of it."""
         _, c, h, w = x.shape
         side = min(max(round(math.sqrt(share * h * w)), 1), h, w)
@@ -94,12 +96,13 @@ class Square(Attack):
         old, middle = x[square], problem.x0[square]
         step = 2 * per_example(problem.epsilon, x) * _signs(u[:, 2:], x)[..., None, None]
         new, opposite = (self.geometry.project(old + change, middle, problem.epsilon) for change in (step, -step))
-        same = (new == old).flatten(1).all(1)  # it has these colours already: the opposite ones save the query
+        # Where the square has these colours already, the opposite ones are taken, or the query would be wasted.
+        same = (new == old).flatten(1).all(1)
         candidate = x.clone()
         candidate[square] = torch.where(per_example(same, x), opposite, new)
         return candidate
 
-    def _tiles(self, problem: Problem, draw: Draw) -> Float[Tensor, "b c h w"]:
+    def _tiles(self, problem: Problem, draw: UniformDraw) -> Float[Tensor, "b c h w"]:
         """x0 + epsilon * a grid of tiles, 5 along the shorter side: each a pair of bumps of random orientation."""
         b, c, h, w = problem.x0.shape
         side = max(min(h, w) // 5, 1)
@@ -111,7 +114,7 @@ class Square(Attack):
         grid = pad(grid, (left, w - across * side - left, top, h - down * side - top))
         return self._onto_sphere(problem, grid)
 
-    def _move(self, problem: Problem, x: Tensor, share: float, draw: Draw) -> Float[Tensor, "b c h w"]:
+    def _move(self, problem: Problem, x: Tensor, share: float, draw: UniformDraw) -> Float[Tensor, "b c h w"]:
         """Empty a window; what it held of epsilon^2, and what the box left unused, goes to bumps added to another."""
         _, c, h, w = x.shape
         side = min(max(round(math.sqrt(share * h * w)), 3) | 1, h, w)
@@ -133,12 +136,12 @@ class Square(Attack):
 
 
 def _signs(u: Float64[Tensor, "..."], like: Tensor) -> Float[Tensor, "..."]:
-    """-1 or 1, from a uniform number each."""
+    """Return -1 or 1 for each uniform number."""
     return torch.where(u < 0.5, -1.0, 1.0).to(like.dtype)
 
 
 def _window(u: Float64[Tensor, "b 2"], side: int, x: Float[Tensor, "b c h w"]) -> Window:
-    """A square in each image, x[window] of shape b c side side: every place that holds it is as likely."""
+    """Return the index of a random square in each image: x[window] has shape b c side side."""
     b, c, h, w = x.shape
     corner = (u * torch.tensor([h - side + 1, w - side + 1], device=x.device)).long()
     place = corner[..., None] + torch.arange(side, device=x.device)
@@ -147,7 +150,7 @@ def _window(u: Float64[Tensor, "b 2"], side: int, x: Float[Tensor, "b c h w"]) -
 
 
 def _bumps(side: int, like: Tensor) -> Float[Tensor, "side side"]:
-    """A bump above, its opposite below: together of length 1, and not averaged away by a convolution."""
+    """Return a bump above its negative, of length 1 together: a pattern that convolutions do not average away."""
     return _unit(torch.cat([_bump(side // 2, side, like), -_bump(side - side // 2, side, like)]))
 
 
@@ -159,7 +162,7 @@ def _bump(h: int, w: int, like: Tensor) -> Float[Tensor, "h w"]:
 
 
 def _turned(pattern: Float[Tensor, "s s"], u: Float64[Tensor, "..."]) -> Float[Tensor, "... s s"]:
-    """The pattern or its transpose, from a uniform number each."""
+    """Return the pattern or its transpose, one for each uniform number."""
     return torch.where(u < 0.5, pattern, pattern.T)
 
 

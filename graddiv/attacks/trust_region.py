@@ -6,14 +6,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graddiv.attacks.hyperplane import to_hyperplane, when_full
+from graddiv.attacks.hyperplane import first_reach, to_hyperplane
 from graddiv.geometry import Linf
 
 ITERATIONS = 30
-"""Enough for the hardest of many random problems; most are solved in ten."""
+"""Most Newton iterations; enough for the hardest of many random problems, most of which are solved in ten."""
 
 TOLERANCE = 1e-4
-"""How much of the squared radius of the trust region may be overstepped."""
+"""The share of the squared radius by which a step may leave the trust region."""
 
 
 def along_hyperplane(
@@ -26,40 +26,46 @@ def along_hyperplane(
 ) -> Float[Tensor, "b d"]:
     """argmin |x + d - x0|_inf subject to <w, d> = c, |d|_2 <= r and low <= x + d <= high.
 
-    Where the trust region ends before the hyperplane: the d that comes closest to it.
+    Where the trust region ends before the hyperplane, d is the step inside it that comes closest to the hyperplane.
+
+    geometry: gives the box, low and high.
+    x0: the clean images, to which x + d shall be near.
+    x: the points from which the step starts.
+    w, c: the hyperplane, relative to x.
+    r: the radius of the trust region around x.
     """
     low, high = geometry.bounds
-    top = w.abs().amax(1, keepdim=True)  # a hyperplane knows no scale
-    top = torch.where(top > 0, top, 1.0)
-    w, c, r = w / top, c[:, None] / top, r[:, None]
+    largest = w.abs().amax(1, keepdim=True)  # the hyperplane stays the same when w and c are scaled
+    largest = torch.where(largest > 0, largest, 1.0)
+    w, c, r = w / largest, c[:, None] / largest, r[:, None]
     nearest = to_hyperplane(geometry, x0, w, (w * x).sum(1) + c.squeeze(1))
     epsilon = nearest.abs().amax(1, keepdim=True)
     nearest = x0 + nearest - x
     inside = torch.linalg.vector_norm(nearest, dim=1, keepdim=True) <= r
 
     towards = torch.where(c < 0, -w, w)
-    farthest = _until(towards, torch.where(towards > 0, high - x, x - low), r)
+    farthest = _longest_step(towards, torch.where(towards > 0, high - x, x - low), r)
     reached = (towards * farthest).sum(1, keepdim=True) >= c.abs()
 
     d = torch.where(reached, nearest, farthest)
     hard = (reached & ~inside).squeeze(1)
     if hard.any():
-        d[hard] = _between(*(of[hard] for of in (low - x, high - x, x0 - x, w, c, r, epsilon)))
+        d[hard] = _on_region_edge(*(values[hard] for values in (low - x, high - x, x0 - x, w, c, r, epsilon)))
     return d
 
 
-def _until(w: Float[Tensor, "b d"], room: Float[Tensor, "b d"], r: Float[Tensor, "b 1"]) -> Float[Tensor, "b d"]:
-    """d = min(t |w|, room) sign(w) with the t at which |d|_2 = r; all the room if that is shorter."""
+def _longest_step(w: Float[Tensor, "b d"], room: Float[Tensor, "b d"], r: Float[Tensor, "b 1"]) -> Float[Tensor, "b d"]:
+    """d = min(t |w|, room) sign(w) with the t at which |d|_2 = r; d takes all the room if that is shorter."""
     square = w**2
     stop = torch.where(square > 0, room**2 / square, 0.0).clamp_max(torch.finfo(w.dtype).max)
-    t = when_full(square, stop, square * stop, r**2).sqrt()
+    t = first_reach(square, stop, square * stop, r**2).sqrt()
     return w.sign() * torch.minimum(t * w.abs(), room)
 
 
-def _between(
+def _on_region_edge(
     below: Float[Tensor, "b d"],
     above: Float[Tensor, "b d"],
-    way: Float[Tensor, "b d"],
+    to_x0: Float[Tensor, "b d"],
     w: Float[Tensor, "b d"],
     c: Float[Tensor, "b 1"],
     r: Float[Tensor, "b 1"],
@@ -70,16 +76,22 @@ def _between(
     g(t, epsilon) = |d|^2 / 2 - t (<w, d> - c) is the dual of the shortest d on the hyperplane: concave in t, convex and
     falling in epsilon.  So with g = r^2 / 2 a Newton step in epsilon never goes beyond the solution, which is the
     highest epsilon that any t demands; and once epsilon is what t demands, the sign of <w, d> - c tells on which side
-    of t the solution is.  `epsilon` comes as a bound from below: that of the hyperplane without a trust region.
+    of t the solution is.
+
+    below, above: low - x and high - x, the room that the box leaves each pixel.
+    to_x0: x0 - x, the middle of the ball as seen from x.
+    w, c: the hyperplane <w, d> = c.
+    r: the radius of the trust region.
+    epsilon: a lower bound of the ball's radius: the one that would do without a trust region.
     """
-    epsilon = torch.maximum(epsilon, way.abs().amax(1, keepdim=True) - r)
+    epsilon = torch.maximum(epsilon, to_x0.abs().amax(1, keepdim=True) - r)
     unit = r / torch.linalg.vector_norm(w, dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
     t = torch.zeros_like(c)
     left, right = torch.full_like(c, -math.inf), torch.full_like(c, math.inf)
     square, negligible = w**2, TOLERANCE * r**2 / unit
     for _ in range(ITERATIONS):
         free = t * w
-        in_ball = free.clamp(way - epsilon, way + epsilon)
+        in_ball = free.clamp(to_x0 - epsilon, to_x0 + epsilon)
         d = in_ball.clamp(below, above)
         unboxed = 1 - (d - in_ball).sign().abs()
         pull = in_ball - free

@@ -24,7 +24,7 @@ from graddiv.seeding import fold
 
 @dataclass
 class Cost:
-    """What was spent, in passes of one model over one batch and in draws of noise."""
+    """What an attack has spent: passes of one model over one batch, forward and backward, and draws of noise."""
 
     forwards: int = 0
     backwards: int = 0
@@ -32,12 +32,15 @@ class Cost:
 
 
 class View(ABC):
-    """The models of iteration k, and what an attack asks of them, each with one graph alive at a time."""
+    """The sample models of each iteration, and the questions an attack may ask about them.
+
+    Every answer is computed model by model with one graph alive at a time, so memory does not grow with n.
+    """
 
     prefix = ""
-    """Stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD."""
+    """What stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD."""
     fresh = True
-    """Whether each iteration has models of its own, so that losses of two iterations do not compare."""
+    """Whether each iteration has models of its own, so that losses of two iterations cannot be compared."""
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -45,40 +48,40 @@ class View(ABC):
     @property
     @abstractmethod
     def random(self) -> bool:
-        """Whether the network behind it is random, so that being fooled here says little about the next draw."""
+        """Whether the network is random, so that fooling these models says little about the next draw."""
 
     @abstractmethod
     def __call__(self, k: int) -> Iterator[SampleModel]:
         """Yield the models of iteration k; the same k gives the same models."""
 
     def label(self, attack: str) -> str:
-        """The attack's name as the paper writes it for this view."""
+        """Return the attack's name as the paper writes it for this view."""
         return f"{self.prefix}{attack}"
 
     def gradient(
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
     ) -> MeanGradient:
-        """The gradient of the objective over the models of iteration k, and its value."""
-        with self._statistics():
+        """Return the gradient of the objective over the models of iteration k, and the objective's value."""
+        with self._running_statistics():
             return mean_gradient(self._counted(k, backwards=1), x, y, objective)
 
     def loss(
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
     ) -> Float[Tensor, " b"]:
-        """The value of the objective over the models of iteration k."""
+        """Return the value of the objective over the models of iteration k, for each example."""
         goal = attack_objective(objective)
-        with torch.no_grad(), self._statistics():
+        with torch.no_grad(), self._running_statistics():
             loss = goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
-        if (broken := loss.isnan()).any():
+        if (is_nan := loss.isnan()).any():
             raise GradDivError(
-                f"the loss of {int(broken.sum())} of {len(loss)} examples is NaN: "
+                f"the loss of {int(is_nan.sum())} of {len(loss)} examples is NaN: "
                 "look at the network's weights and at the input"
             )
         return loss
 
     def logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
-        """The mean logits z over the models of iteration k."""
-        with torch.no_grad(), self._statistics():
+        """Return the mean logits z over the models of iteration k."""
+        with torch.no_grad(), self._running_statistics():
             return torch.stack([f(x) for f in self._counted(k)]).mean(0)
 
     def differences(
@@ -87,11 +90,11 @@ class View(ABC):
         """z_l - z_y and grad_x (z_l - z_y) of the mean logits z, for the classes l = y + 1, y + 2, ... (modulo c)."""
         check_mode()
         gaps, gradients, n = torch.zeros(()), torch.zeros(()), 0
-        with torch.enable_grad(), self._statistics():
+        with torch.enable_grad(), self._running_statistics():
             for f in self._counted(k):
                 point = x.detach().requires_grad_()
                 z = f(point)
-                margin(z.detach(), y)  # tells of labels that are no class, which the modulo would hide
+                margin(z.detach(), y)  # raises an error for labels that are no class, which the modulo would hide
                 turned = z.gather(1, (y[:, None] + torch.arange(z.shape[1], device=y.device)) % z.shape[1])
                 gap = turned[:, 1:] - turned[:, :1]
                 columns = [torch.autograd.grad(column.sum(), point, retain_graph=True)[0] for column in gap.unbind(1)]
@@ -105,19 +108,19 @@ class View(ABC):
     ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
         """max_{j != y} z_j - z_y of the mean logits z over the models of iteration k, and its gradient.
 
-        Which j is known only after all models were asked.  The graph of the last is alive by then, the others are asked
-        again: one graph at a time.
+        Which class j is the rival is known only once all models were asked.  The graph of the last model is still alive
+        then; the others are evaluated a second time, so that only one graph is alive at a time.
         """
         own = y[:, None]
         check_mode()
-        with torch.enable_grad(), self._statistics():
+        with torch.enable_grad(), self._running_statistics():
             total, n = torch.zeros(()), 0
             for f in self._counted(k, backwards=1):
-                z = total  # lets go of the graph before
+                z = total  # frees the graph of the previous model
                 point = x.detach().requires_grad_()
                 z = f(point)
                 total, n = total + z.detach(), n + 1
-            against = margin(total / n, y)
+            margins = margin(total / n, y)
             rival = total.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
             (gradient,) = torch.autograd.grad((z.gather(1, rival) - z.gather(1, own)).sum(), point)
             for f in islice(self._counted(k), n - 1):
@@ -125,13 +128,13 @@ class View(ABC):
                 z = f(point)
                 gradient = gradient + torch.autograd.grad((z.gather(1, rival) - z.gather(1, own)).sum(), point)[0]
         check_finite(gradient.flatten(1).abs().sum(1))
-        return against, gradient / n
+        return margins, gradient / n
 
     def first(self, k: int) -> "View":
-        """The view of one model alone, the first of iteration k; its cost counts here too."""
-        alone = _One(next(iter(self(k))), self)
-        alone.cost = self.cost
-        return alone
+        """Return the view of a single model, the first of iteration k; what it spends is added to this view's cost."""
+        single = _SingleModelView(next(iter(self(k))), self)
+        single.cost = self.cost
+        return single
 
     def _counted(self, k: int, backwards: int = 0) -> Iterator[SampleModel]:
         for f in self(k):
@@ -139,12 +142,16 @@ class View(ABC):
             self.cost.backwards += backwards
             yield f
 
-    def _statistics(self) -> AbstractContextManager[None]:
+    def _running_statistics(self) -> AbstractContextManager[None]:
+        """Return the context in which models are called; views of a network switch batch norm to running statistics."""
         return nullcontext()
 
 
-class _OfNetwork(View):
-    """A view of a randomized network; theta is looked at once, as constants, so no flag of a parameter is touched."""
+class _NetworkView(View):
+    """A view of a randomized network.
+
+    theta is read once, as constants: attacks build no graph of the parameters and leave `requires_grad` alone.
+    """
 
     def __init__(self, F: RandomizedNetwork | nn.Module, seed: int) -> None:
         super().__init__()
@@ -155,19 +162,19 @@ class _OfNetwork(View):
 
     @property
     def random(self) -> bool:
-        return not isinstance(self.F, Dirac)
+        return self.F.random
 
     def _model(self, *address: int | str) -> SampleModel:
         self.cost.draws += self.random
         with torch.no_grad():
             return self.F.bind(self.F.draw(fold(self.seed, "view", *address)), self._theta)
 
-    def _statistics(self) -> AbstractContextManager[None]:
+    def _running_statistics(self) -> AbstractContextManager[None]:
         return running_statistics(self.F)
 
 
-class Fixed(_OfNetwork):
-    """[Attack]: one sample model, the same throughout; drawn and bound once."""
+class Fixed(_NetworkView):
+    """[Attack]: one sample model, drawn once and the same in every iteration."""
 
     fresh = False
 
@@ -179,8 +186,8 @@ class Fixed(_OfNetwork):
         yield self._fixed
 
 
-class EOT(_OfNetwork):
-    """EOT-[Attack]: n fresh sample models at each iteration; on a deterministic network one, whatever n."""
+class EOT(_NetworkView):
+    """EOT-[Attack]: n fresh sample models at each iteration; a deterministic network has one model, whatever n."""
 
     def __init__(self, F: RandomizedNetwork | nn.Module, n: int = 1, seed: int = 0) -> None:
         super().__init__(F, seed)
@@ -195,7 +202,7 @@ class EOT(_OfNetwork):
 
 
 class Given(View):
-    """A transfer attack: these models, all of them, at each iteration."""
+    """A transfer attack: all of the given models at each iteration."""
 
     fresh = False
 
@@ -213,22 +220,22 @@ class Given(View):
         return iter(self.models)
 
 
-class _One(Given):
-    """One model of another view."""
+class _SingleModelView(Given):
+    """A single model of another view, called in that view's context."""
 
-    def __init__(self, f: SampleModel, of: View) -> None:
+    def __init__(self, f: SampleModel, parent: View) -> None:
         super().__init__([f])
-        self.of = of
+        self.parent = parent
 
-    def _statistics(self) -> AbstractContextManager[None]:
-        return self.of._statistics()
+    def _running_statistics(self) -> AbstractContextManager[None]:
+        return self.parent._running_statistics()
 
 
 def as_view(target: View | nn.Module) -> View:
-    """A view as it is; a deterministic module as the only model there is to see."""
+    """Return a view unchanged, and make one of a deterministic module; a random network needs an explicit view."""
     if isinstance(target, View):
         return target
-    if isinstance(target, RandomizedNetwork) and not isinstance(target, Dirac):
+    if isinstance(target, RandomizedNetwork) and target.random:
         raise GradDivError(
             f"{type(target).__name__} is random: say how the adversary sees it, "
             "with Fixed(F), EOT(F, n) or Given(models)"

@@ -1,4 +1,4 @@
-"""Random crop and flip, addressed by example and epoch."""
+"""Random crop and flip for training, as a function of the example and the epoch."""
 
 import torch
 import torch.nn.functional as F
@@ -8,6 +8,7 @@ from torch import Tensor
 from graddiv.seeding import fold, uniform
 
 PADDING = 4
+"""How many pixels an image is shifted by at most, in each direction."""
 
 
 def crop_and_flip(
@@ -15,7 +16,10 @@ def crop_and_flip(
 ) -> Float32[Tensor, "b c h w"]:
     """Shift each image by up to 4 pixels, zeros coming in, and mirror half of them, as Adv-BNN does in training.
 
-    An example's crop is a function of (seed, epoch, its id), whatever batch it is in.
+    images: the batch.
+    ids: the data-set indices of the images; a crop depends on (seed, epoch, id), not on the batch.
+    seed: the seed of the training run.
+    epoch: its number, so that every epoch crops differently.
     """
     batch, channels, height, width = images.shape
     device = images.device

@@ -8,21 +8,21 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from graddiv.data.source import Download, Examples, File, Part, Source, class_labels
+from graddiv.data.source import Download, File, Part, RawExamples, Source, class_labels
 from graddiv.errors import GradDivError
 
 PIXELS = 3 * 32 * 32
 
 
-def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
-    """Read the batches of a part into one array."""
+def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
+    """Read the batch files of a part into one array."""
     each = count // len(paths)
     pixels, labels = np.empty((count, PIXELS), np.uint8), np.empty(count, np.int64)
     for number, path in enumerate(paths):
         title = f"{'training' if part == 'train' else 'testing'} batch {number + 1} of {len(paths)}"
         rows = slice(number * each, (number + 1) * each)
         pixels[rows], labels[rows] = read_batch(path, title, each)
-    return Examples(pixels.reshape(count, 3, 32, 32), labels, np.arange(count, dtype=np.int64))
+    return RawExamples(pixels.reshape(count, 3, 32, 32), labels, np.arange(count, dtype=np.int64))
 
 
 def read_batch(path: Path, title: str, count: int) -> tuple[UInt8[np.ndarray, "n p"], Int64[np.ndarray, " n"]]:
@@ -58,7 +58,7 @@ def unpickle(path: Path) -> object:
 
 
 class _Inert:
-    """Stands for a numpy object: keeps what the pickle says of it, so none of numpy's own unpickling runs."""
+    """Takes the place of a numpy object and keeps what the pickle says of it, so that none of numpy's code runs."""
 
     arguments: tuple[Any, ...]
     state: tuple[Any, ...]
@@ -71,7 +71,7 @@ class _Inert:
 
 
 class _Unpickler(pickle.Unpickler):
-    """Admits the three numpy names that the official batches use."""
+    """Admits only the three numpy names that the official batches use, and replaces them by inert records."""
 
     ADMITTED = frozenset({("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")})
 

@@ -9,21 +9,28 @@ from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
 Rows = Int64[Tensor, " b"] | Sequence[int] | slice
+"""Which examples: their positions in the split."""
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one split; `ids` are positions in the official file and address per-example randomness.
+    """Images and labels of one split.
 
     Pixels stay bytes (STL-10's test images are 221 MB as bytes, 885 MB as floats); `batch` makes the floats.
     """
 
     name: str
+    """The name under which `load` knows it."""
     split: str
+    """Which split it is."""
     images: UInt8[Tensor, "n c h w"]
+    """Pixels as bytes, 0 to 255."""
     labels: Int64[Tensor, " n"]
+    """The class of each image, from 0."""
     ids: Int64[Tensor, " n"]
+    """The position of each image in the official file; it addresses the image's randomness."""
     classes: tuple[str, ...]
+    """The names of the classes."""
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -37,9 +44,9 @@ class Dataset:
         return digest.hexdigest()
 
     def batch(self, rows: Rows) -> tuple[Float32[Tensor, "b c h w"], Int64[Tensor, " b"]]:
-        """Images with pixels in [0, 1], and their labels."""
+        """Return images with pixels in [0, 1], and their labels."""
         return self.images[rows].float().div_(255), self.labels[rows]
 
     def take(self, rows: Rows) -> "Dataset":
-        """The subset at these rows, which keeps its ids and so its per-example randomness."""
+        """Return the subset at these rows, which keeps its ids and so its per-example randomness."""
         return replace(self, images=self.images[rows], labels=self.labels[rows], ids=self.ids[rows])

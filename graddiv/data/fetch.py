@@ -1,4 +1,4 @@
-"""Downloads the official archives: resumed when cut, checked, and unpacked without trusting their names."""
+"""Download the official files: downloads that were cut are resumed, and archives are unpacked without trusting them."""
 
 import http.client
 import shutil
@@ -14,17 +14,27 @@ from graddiv.data.files import digest_of, md5_of
 from graddiv.data.source import Source
 from graddiv.errors import GradDivError
 
-ByteListener = Callable[[int, int | None], None]  # bytes here, bytes in all where the server says
-ShowProgress = Callable[[str], AbstractContextManager[ByteListener]]  # a display with this title
+ByteListener = Callable[[int, int | None], None]
+"""Called with the number of bytes that are here, and of all bytes if the server says how many there are."""
 
-ATTEMPTS = 5  # in a row that bring nothing new
-PAUSE = 1.0  # seconds before the second attempt; doubles with each failure
-TIMEOUT = 30.0  # seconds without a byte
+ShowProgress = Callable[[str], AbstractContextManager[ByteListener]]
+"""Opens a progress display with this title."""
+
+ATTEMPTS = 5
+"""After so many attempts in a row that bring nothing new, a download is given up."""
+
+PAUSE = 1.0
+"""Seconds before the second attempt; the pause doubles with each failure."""
+
+TIMEOUT = 30.0
+"""Seconds without a byte after which an attempt has failed."""
+
 CHUNK = 1 << 18
+"""Bytes read at a time."""
 
 
 def fetch(source: Source, root: Path, show: ShowProgress) -> None:
-    """Download what `root` lacks of the data set."""
+    """Download the files of the data set that are missing or damaged in `root`."""
     for download in source.downloads:
         if all(_is_intact(root / path, source.md5s[path]) for path in download.outputs):
             continue
@@ -44,7 +54,13 @@ def fetch(source: Source, root: Path, show: ShowProgress) -> None:
 
 
 def retrieve(url: str, destination: Path, md5: str, progress: ByteListener) -> None:
-    """Download to `destination`, which exists only once its md5 is right; what is cut stays in a .part file."""
+    """Download a file; `destination` exists only once its md5 is right, until then the bytes are in a .part file.
+
+    url: where the file is.
+    destination: where it goes.
+    md5: the checksum it must have.
+    progress: called as bytes arrive.
+    """
     part = destination.with_name(destination.name + ".part")
     _download(url, part, progress)
     found, size = digest_of(part), part.stat().st_size
@@ -55,7 +71,7 @@ def retrieve(url: str, destination: Path, md5: str, progress: ByteListener) -> N
 
 
 def unpack(archive: Path, members: Sequence[str], root: Path) -> None:
-    """Copy exactly these members, which must be plain files, to their own names below `root`."""
+    """Copy exactly these members of an archive, which must be plain files, to their own names below `root`."""
     wanted = set(members)
     try:
         with tarfile.open(archive, "r|gz") as tar:
@@ -80,7 +96,7 @@ def _is_intact(path: Path, md5: str) -> bool:
 
 
 def _download(url: str, part: Path, progress: ByteListener) -> None:
-    """Ask for what is still lacking until all is here, or until several attempts in a row bring nothing new."""
+    """Request the missing bytes until the file is complete, or until several attempts in a row bring nothing new."""
     failures, longest = 0, _size(part)
     while True:
         try:
@@ -88,7 +104,7 @@ def _download(url: str, part: Path, progress: ByteListener) -> None:
         except urllib.error.HTTPError as error:
             reason = f"HTTP {error.code} {error.reason}"
             error.close()
-            failures = ATTEMPTS if 400 <= error.code < 500 else failures + 1  # asking again would not help
+            failures = ATTEMPTS if 400 <= error.code < 500 else failures + 1  # 4xx: asking again would not help
         except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
             reason = str(error)
             failures = 1 if _size(part) > longest else failures + 1
@@ -127,7 +143,7 @@ def _append(url: str, part: Path, progress: ByteListener) -> None:
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """The next bytes; any failure is the connection's, so that it is not taken for one of the disk."""
+    """Return the next bytes; an OSError here is one of the connection, and must not be taken for one of the disk."""
     try:
         return response.read(CHUNK)
     except OSError as error:

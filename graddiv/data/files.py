@@ -1,4 +1,4 @@
-"""Where the official files are, and whether they are the official ones."""
+"""Finds the official files on this machine, and checks that they are the official ones."""
 
 import hashlib
 import json
@@ -13,6 +13,7 @@ from graddiv.data.source import File, Source
 from graddiv.errors import GradDivError
 
 Root = str | Path | None
+"""The folder that holds the official files; None for the usual places."""
 
 
 class Copy(NamedTuple):
@@ -52,9 +53,13 @@ def _expanded(folder: str | Path) -> Path:
 
 
 def fetch_root(source: Source, root: Root = None) -> Path:
-    """Folder to download to: where part of the data set is already, else the first of $GRADDIV_DATA, else the cache."""
+    """Return the folder to download to.
+
+    It is where part of the data set is already, else the first folder of $GRADDIV_DATA, else the cache.
+    """
     copies = [copy for copy in (locate(source, file, root) for file in source.all_files) if copy is not None]
-    wrong = [copy for copy in copies if md5_of(copy.path) != copy.md5]  # a wrong copy hides what is fetched elsewhere
+    # A wrong copy decides: it comes first on the search path and would hide a good one that is fetched elsewhere.
+    wrong = [copy for copy in copies if md5_of(copy.path) != copy.md5]
     if copies:
         return (wrong or copies)[0].root
     chosen = root is not None or os.environ.get("GRADDIV_DATA")
@@ -62,7 +67,7 @@ def fetch_root(source: Source, root: Root = None) -> Path:
 
 
 def fetch_command(source: Source, root: Root = None) -> str:
-    """The command that gets the data set."""
+    """Return the command with which the user gets the data set."""
     if source.embedded_in is not None:
         return "pip install --force-reinstall graddiv"
     option = [] if root is None else ["--data-root", str(root)]
@@ -70,7 +75,7 @@ def fetch_command(source: Source, root: Root = None) -> str:
 
 
 def locate(source: Source, file: File, root: Root = None) -> Copy | None:
-    """The first readable copy of the file on the search path."""
+    """Return the first readable copy of the file on the search path, and None if there is none."""
     for folder in _folders(source, root):
         for name, md5 in file.forms.items():
             if os.access(folder / name, os.R_OK):
@@ -79,7 +84,7 @@ def locate(source: Source, file: File, root: Root = None) -> Copy | None:
 
 
 def verified(source: Source, file: File, root: Root = None) -> Path:
-    """Path of the file, found and checked to be the official one."""
+    """Return the path of the file, once it is found and its md5 shows that it is the official one."""
     copy = locate(source, file, root)
     if copy is None:
         raise GradDivError(
@@ -97,7 +102,7 @@ def verified(source: Source, file: File, root: Root = None) -> Path:
 
 
 def inspect(source: Source, root: Root = None) -> Iterator[tuple[Copy, str | None]]:
-    """Each file of the data set with the md5 it has now; None where it is missing."""
+    """Yield each file of the data set with the md5 it has now, and None for it where the file is missing."""
     for file in source.all_files:
         copy = locate(source, file, root)
         if copy is None:
@@ -107,7 +112,7 @@ def inspect(source: Source, root: Root = None) -> Iterator[tuple[Copy, str | Non
 
 
 def status(source: Source, root: Root = None) -> str:
-    """Where the data set is, or the command that gets it, in a few words."""
+    """Say in a few words where the data set is, or with which command it can be fetched."""
     if not source.files:
         return "generated"
     if source.embedded_in is not None:
@@ -121,22 +126,22 @@ def status(source: Source, root: Root = None) -> str:
 
 
 def md5_of(path: Path, remembered: bool = True) -> str:
-    """The file's md5, by default as remembered from its first use while its size and time of change stay the same."""
+    """Return the file's md5; by default the cached one, as long as the file's size and time of change stay the same."""
     try:
         stat = path.stat()
-        stamp, memory = [stat.st_size, stat.st_mtime_ns], _memory()
-        known = memory.get(str(path.absolute()))
+        stamp, cache = [stat.st_size, stat.st_mtime_ns], _read_md5_cache()
+        known = cache.get(str(path.absolute()))
         if remembered and isinstance(known, list) and len(known) == 3 and known[:2] == stamp:
             return str(known[2])
         digest = digest_of(path)
     except OSError as error:
         raise GradDivError(f"{path} cannot be read ({error.strerror}), expected a readable file") from error
-    _remember({**memory, str(path.absolute()): [*stamp, digest]})
+    _write_md5_cache({**cache, str(path.absolute()): [*stamp, digest]})
     return digest
 
 
 def digest_of(path: Path) -> str:
-    """The file's md5, computed."""
+    """Compute the file's md5."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
@@ -145,18 +150,18 @@ def _folders(source: Source, root: Root) -> list[Path]:
     return search_path(root) if source.embedded_in is None else [source.embedded_in]
 
 
-def _memory() -> dict[str, Any]:
+def _read_md5_cache() -> dict[str, Any]:
     try:
-        memory = json.loads((cache_folder() / "md5.json").read_text())
+        cache = json.loads((cache_folder() / "md5.json").read_text())
     except (OSError, ValueError):
         return {}
-    return memory if isinstance(memory, dict) else {}
+    return cache if isinstance(cache, dict) else {}
 
 
-def _remember(memory: dict[str, Any]) -> None:
-    """Best effort: where the cache cannot be written, the next use computes the md5 again."""
+def _write_md5_cache(cache: dict[str, Any]) -> None:
+    """Write the cache if possible; where it cannot be written, the next use computes the md5 again."""
     path = cache_folder() / f"md5.json.{os.getpid()}"
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(memory, indent=1))
+        path.write_text(json.dumps(cache, indent=1))
         path.replace(path.with_name("md5.json"))

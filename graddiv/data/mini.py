@@ -6,17 +6,17 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int64
 
-from graddiv.data.source import Examples, File, Part, Source
+from graddiv.data.source import File, Part, RawExamples, Source
 
 PER_CLASS: dict[Part, int] = {"train": 500, "test": 100}
 FILE = File({"mnist_mini.npz": "7b806bbb6c31c0add8e9426e74928e4e"})
 
 
-def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
+def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Read one part of the archive that `scripts/cut_mnist_mini.py` wrote."""
     with np.load(paths[0], allow_pickle=False) as arrays:
         images, labels, ids = (arrays[f"{part}_{kind}"] for kind in ("images", "labels", "ids"))
-    return Examples(images[:, None], labels.astype(np.int64), ids.astype(np.int64))
+    return RawExamples(images[:, None], labels.astype(np.int64), ids.astype(np.int64))
 
 
 def balanced_rows(labels: Int64[np.ndarray, " n"], per_class: int) -> Int64[np.ndarray, " m"]:

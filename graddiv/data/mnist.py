@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from graddiv.data.source import Download, Examples, File, Part, Source, class_labels
+from graddiv.data.source import Download, File, Part, RawExamples, Source, class_labels
 from graddiv.errors import GradDivError
 
 
-def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
+def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Read an images file and its labels file."""
     images, labels = paths
     pixels = read_idx(images, (count, 28, 28)).reshape(count, 1, 28, 28)
-    return Examples(pixels, class_labels(labels, read_idx(labels, (count,))), np.arange(count, dtype=np.int64))
+    return RawExamples(pixels, class_labels(labels, read_idx(labels, (count,))), np.arange(count, dtype=np.int64))
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
@@ -30,11 +30,12 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
     if len(content) - len(header) != math.prod(shape):
         held, expected = len(content) - len(header), math.prod(shape)
         raise GradDivError(f"{path} holds {held} bytes of data, expected {expected} for its shape {shape}")
-    # Torch wants memory that it may write to.
+    # A copy, because torch wants memory that it may write to.
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape).copy()
 
 
 def _content(path: Path) -> bytes:
+    """Return the bytes of a file, uncompressed."""
     try:
         return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (OSError, EOFError, zlib.error) as error:
@@ -42,7 +43,7 @@ def _content(path: Path) -> bytes:
 
 
 def _described(content: bytes) -> str:
-    """What the first bytes say, for the error message."""
+    """Describe the first bytes for the error message."""
     rank = content[3] if len(content) > 3 else 0
     if content[:3] != b"\0\0\x08" or len(content) < 4 + 4 * rank:
         return f"the bytes {content[:4].hex(' ') or '(none)'}"

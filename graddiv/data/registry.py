@@ -9,13 +9,14 @@ SOURCES: Registry[Source] = Registry(
 )
 
 SPLITS = ("train", "validation", "test", "train+validation")
+"""The splits that `load` knows."""
 
 
 def names() -> tuple[str, ...]:
-    """Names that `load` knows."""
+    """Return the names of the data sets that `load` knows."""
     return tuple(SOURCES)
 
 
 def lookup(name: str) -> Source:
-    """The data set's entry in the registry."""
+    """Return the data set's entry in the registry."""
     return SOURCES[name]

@@ -11,18 +11,19 @@ from jaxtyping import Int64, Integer, UInt8
 from graddiv.errors import GradDivError
 
 Part = Literal["train", "test"]
+"""The two parts in which data sets are published; the validation split is cut from the first."""
 
 
-class Examples(NamedTuple):
-    """What a reader returns."""
+class RawExamples(NamedTuple):
+    """What a reader returns: images as bytes, labels from 0, and positions in the official file."""
 
     images: UInt8[np.ndarray, "n c h w"]
     labels: Int64[np.ndarray, " n"]
     ids: Int64[np.ndarray, " n"]
 
 
-# (part, its files in the order of `Source.files`, how many examples they must hold)
-Reader = Callable[[Part, Sequence[Path], int], Examples]
+Reader = Callable[[Part, Sequence[Path], int], RawExamples]
+"""(part, its files in the order of `Source.files`, how many examples they must hold) -> the examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +35,16 @@ class File:
 
 @dataclass(frozen=True)
 class Download:
-    """A file on the web, kept at `path` below the data root, or an archive of which only `members` are kept."""
+    """A file on the web: a file of the data set itself, or an archive of several."""
 
     url: str
+    """Where it is."""
     md5: str
+    """The checksum it must have."""
     path: str
+    """Where it is stored, below the data root."""
     members: tuple[str, ...] = ()
+    """For an archive, the paths of the files that are taken out of it."""
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -49,18 +54,28 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """One entry of the registry; no `files` means that the examples are generated."""
+    """One entry of the registry of data sets."""
 
     name: str
+    """The name under which `load` knows it."""
     shape: tuple[int, int, int]
+    """Channels, height and width of an image."""
     sizes: Mapping[Part, int]
-    held_out: int  # the last so many training examples are the validation split
+    """How many examples each part has."""
+    held_out: int
+    """How many training examples, the last ones, are the validation split."""
     classes: tuple[str, ...]
+    """The names of the classes."""
     read: Reader
-    files: Mapping[str, tuple[File, ...]] = field(default_factory=dict)  # "train", "test", and what no reader needs
+    """Reads a part from its files."""
+    files: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
+    """The files of "train" and of "test", and others that no reader needs; none if the examples are generated."""
     downloads: tuple[Download, ...] = ()
-    embedded_in: Path | None = None  # the folder of a data set that ships with the package
-    crop_and_flip: bool = False  # whether training augments it
+    """From where the files can be fetched."""
+    embedded_in: Path | None = None
+    """The folder of a data set that ships with the package."""
+    crop_and_flip: bool = False
+    """Whether training augments it with random crops and flips."""
 
     @property
     def training_examples(self) -> int:
@@ -69,7 +84,7 @@ class Source:
 
     @property
     def all_files(self) -> tuple[File, ...]:
-        """Files of every part, each once."""
+        """The files of every part, each of them once."""
         return tuple(dict.fromkeys(file for files in self.files.values() for file in files))
 
     @property
@@ -79,7 +94,7 @@ class Source:
 
 
 def class_labels(path: Path, values: Integer[np.ndarray, " n"], first: int = 0) -> Int64[np.ndarray, " n"]:
-    """The labels first, ..., first + 9 of a file as 0, ..., 9."""
+    """Return the labels of a file, which must be first, ..., first + 9, as 0, ..., 9."""
     wrong = (values < first) | (values > first + 9)
     if wrong.any():
         position = int(wrong.argmax())

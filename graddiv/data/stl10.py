@@ -6,20 +6,21 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from graddiv.data.source import Download, Examples, File, Part, Source, class_labels
+from graddiv.data.source import Download, File, Part, RawExamples, Source, class_labels
 from graddiv.errors import GradDivError
 
-CHUNK = 500  # images transposed at a time
+CHUNK = 500
+"""How many images are transposed at a time."""
 
 
-def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
+def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Read an images file, stored column by column, and its labels file, which counts from 1."""
     images, labels = paths
     pixels = read_bytes(images, (count, 3, 96, 96))
     for start in range(0, count, CHUNK):  # in place: a second copy of the test images would take 221 MB
         chunk = pixels[start : start + CHUNK]
         chunk[:] = chunk.transpose(0, 1, 3, 2).copy()
-    return Examples(
+    return RawExamples(
         pixels, class_labels(labels, read_bytes(labels, (count,)), first=1), np.arange(count, dtype=np.int64)
     )
 

@@ -5,12 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
-from graddiv.data.source import Examples, Part, Source
+from graddiv.data.source import Part, RawExamples, Source
 
 SEED = 20190717
+"""Addresses the patterns and the noise; part of the data set, so never to be changed."""
 
 
-def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
+def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Generate `count` images, half pattern of their class and half noise, with the classes in turn."""
     import torch  # here, since the list of data sets is read without it
 
@@ -22,7 +23,7 @@ def read(part: Part, paths: Sequence[Path], count: int) -> Examples:
     patterns = blocks.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)
     noise = uniform(fold(SEED, "noise", part), ids, 144).view(count, 12, 12)
     images = (patterns[labels] + noise).mul(127.5).to(torch.uint8).unsqueeze(1)
-    return Examples(images.numpy(), labels.numpy(), np.arange(count, dtype=np.int64))
+    return RawExamples(images.numpy(), labels.numpy(), np.arange(count, dtype=np.int64))
 
 
 SOURCE = Source(

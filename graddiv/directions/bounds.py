@@ -4,7 +4,7 @@ Delta(alpha g) = E[l_F(X + alpha g) - l_F(X)] = alpha g^.g + O(alpha^2), with g^
 """
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from graddiv.directions.gradients import directions, input_gradient
+from graddiv.directions.moments import Moments, moments_of
 from graddiv.directions.vmf import mrl
 from graddiv.errors import GradDivError
 from graddiv.losses import ce
@@ -27,13 +28,19 @@ def loss_increase(
     y: Int64[Tensor, " b"],
     delta: Float[Tensor, "b ..."],
 ) -> Float64[Tensor, " b"]:
-    """Delta(delta) = 1/n sum_i l_{f_i}(x + delta) - l_{f_i}(x), by evaluation; l is the cross-entropy."""
+    """Delta(delta) = 1/n sum_i l_{f_i}(x + delta) - l_{f_i}(x), by evaluation; l is the cross-entropy.
+
+    models: the n sample models f_i.
+    x, y: the examples and their labels.
+    delta: the perturbation of each example.
+    """
     with torch.no_grad():
         increases = [ce(f(x + delta).double(), y) - ce(f(x).double(), y) for f in models]
     return torch.stack(increases).mean(0)
 
 
-class BoundReport(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class FirstOrderBound:
     """Theorem 1 at each example, for steps of length alpha in the l_p ball; expectations are means over n gradients."""
 
     first_order: Float64[Tensor, " b"]
@@ -44,10 +51,36 @@ class BoundReport(NamedTuple):
     """first_order / theorem: 1 where the bound is attained, near 0 where it says little, above 1 where it fails."""
     holds: Bool[Tensor, " b"]
     """Whether first_order <= theorem.  The proof assumes norm and direction uncorrelated, and needs it."""
-    correlation: Float64[Tensor, " b"]
-    """Correlation, over the n gradients, of |g_i| with the cosine between g_i and E g; 0 where norms are equal."""
     excess: Float64[Tensor, " b"]
     """|E g|_q / (E|g| rho_q): 1 where norm and direction are uncorrelated, above 1 where unequal norms help EOT."""
+
+
+@dataclass(frozen=True, eq=False)
+class BoundReport(FirstOrderBound):
+    """The bound, and how far the gradients are from what its proof assumes."""
+
+    correlation: Float64[Tensor, " b"]
+    """Correlation, over the n gradients, of |g_i| with the cosine between g_i and E g; 0 where norms are equal."""
+
+
+def first_order_bound(g: Moments, rho_q: Float64[Tensor, " b"], alpha: float, q: float) -> FirstOrderBound:
+    """alpha |E g|_q <= alpha M_X rho_q, of the moments of gradients.
+
+    g: the moments of the gradients at each example.
+    rho_q: |E v|_q; an argument, because callers differ on examples where some gradient has no direction.
+    alpha: the length of the step, in the norm of the ball.
+    q: the exponent dual to that norm, 1 for Linf and 2 for L2.
+    """
+    scale = alpha * g.log_scale.exp()  # apart from the ratios: it may underflow
+    mean_length: Tensor = torch.linalg.vector_norm(g.gradient, ord=q, dim=1)
+    bound = g.longest * rho_q
+    return FirstOrderBound(
+        first_order=scale * mean_length,
+        theorem=scale * g.longest * rho_q,
+        tightness=mean_length / bound,
+        holds=mean_length <= bound * (1 + 1e-9),
+        excess=mean_length / (g.length * rho_q),
+    )
 
 
 def theorem1(
@@ -55,26 +88,24 @@ def theorem1(
 ) -> BoundReport:
     """Delta(alpha g) <= alpha M_X rho_q + O(alpha^2) for |g|_p <= 1, 1/p + 1/q = 1: the bound and how it fares.
 
-    norm is p, the norm of the ball: 2 or infinity.  An example all of whose gradients are 0 has NaN ratios.
+    models: the sample models over whose gradients the expectations are taken.
+    x, y: the examples and their labels.
+    alpha: the length of the step.
+    norm: p, the norm of the ball: 2 or infinity.
+
+    An example all of whose gradients are 0 has NaN ratios.
     """
     if norm not in DUAL:
         raise GradDivError(f"norm is {norm}, expected 2 or infinity")
     q = DUAL[norm]
-    s, g = map(torch.stack, zip(*(input_gradient(f, x, y) for f in models), strict=True))
-    v = directions(g).v
-    log_w = logsigmoid(s.double())
-    top = log_w.amax(0)  # gradients of the loss are sigmoid(s) grad s; their common size, which may underflow, apart
-    g = (log_w - top).exp()[..., None] * g.flatten(2).double()
-    lengths, mean_g, rho_q = torch.linalg.vector_norm(g, dim=2), g.mean(0), mrl(v, q)
-    scale, attained = alpha * top.exp(), torch.linalg.vector_norm(mean_g, ord=q, dim=1)
-    return BoundReport(
-        first_order=scale * attained,
-        theorem=scale * lengths.amax(0) * rho_q,
-        tightness=attained / (lengths.amax(0) * rho_q),
-        holds=attained <= lengths.amax(0) * rho_q * (1 + 1e-9),
-        correlation=_correlation(lengths / lengths.amax(0), (v * directions(mean_g[None]).v).sum(2)),
-        excess=attained / (lengths.mean(0) * rho_q),
-    )
+    gradients = [input_gradient(f, x, y) for f in models]
+    moments_g = moments_of(gradients)
+    s, g = map(torch.stack, zip(*gradients, strict=True))
+    weights = (logsigmoid(s.double()) - moments_g.log_scale).exp()
+    relative_lengths = weights * torch.linalg.vector_norm(g.flatten(2).double(), dim=2) / moments_g.longest
+    cosines_to_mean = (directions(g).v * directions(moments_g.gradient[None]).v).sum(2)
+    bound = first_order_bound(moments_g, mrl(moments_g.resultant[None], q), alpha, q)
+    return BoundReport(**vars(bound), correlation=_correlation(relative_lengths, cosines_to_mean))
 
 
 def _correlation(a: Float64[Tensor, "n b"], b: Float64[Tensor, "n b"]) -> Float64[Tensor, " b"]:

@@ -40,8 +40,15 @@ class GradDiv(nn.Module):
         loss = task_loss + diversity(F, x, y, step=step)
 
     Batch norm uses its running statistics; nothing is computed while lambda is 0; `parts` keeps what was found.
-    The n graphs are alive at once.  With low_memory=True the same gradient comes in two passes with the memory of one
-    graph: g_i and a_i = dR/dg_i first, then d<g_i, a_i>/dtheta for one model after the other.
+
+    name: the regularizer R, one of `REGULARIZERS`.
+    lam: the weight of R once the ramp-up is over; at least 0.
+    n: sample models, and so gradients, for each step; at least 2, and 3 in the paper.
+    warmup: steps during which lambda is 0.
+    rampup: steps after these over which lambda grows linearly to lam.
+    low_memory: computes the same gradient in two passes with the memory of one graph, where n would be alive at once:
+        g_i and a_i = dR/dg_i first, then d<g_i, a_i>/dtheta for one model after the other.
+    seed: addresses the noise, together with the step.
     """
 
     def __init__(
@@ -78,8 +85,10 @@ class GradDiv(nn.Module):
     ) -> Float[Tensor, ""]:
         """Return lambda(step) R(x; theta).
 
-        `step` addresses the noise, so a resumed run draws the same again.  With `ids`, the data-set indices of the
-        batch, noise on activations (RSE, MI) is drawn for each example apart.
+        F: the randomized network.
+        x, y: the batch at which gradients are taken, and its labels.
+        step: the number of the training step; it addresses the noise, so a resumed run draws the same again.
+        ids: the data-set indices of the batch; with them noise on activations (RSE, MI) is drawn for each example.
         """
         _check_arguments(F, x, y)
         lam = self.lam * ramp(step, self.warmup, self.rampup)

@@ -1,4 +1,4 @@
-"""Input gradients of sample models: the only place that loops over models for gradients.
+"""Input gradients of sample models, their directions, and their mean over models.
 
 Gradients are those of the soft margin s.  A loss l(s) of one model has gradient l'(s) grad s, so directions come from
 grad s, exactly, and means over models are means of grad s with weights l'(s).
@@ -30,7 +30,13 @@ def input_gradient(
     create_graph: bool = False,
     s_of: Callable[[Tensor, Tensor], Tensor] = soft_margin,
 ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
-    """Return s(f(x), y), by default the soft margin, and grad_x s, per example; works inside a caller's no_grad."""
+    """Return s(f(x), y) and grad_x s(f(x), y), per example; works inside a caller's no_grad.
+
+    f: the sample model.
+    x, y: the examples and their labels.
+    create_graph: whether the gradient can be differentiated again, as the regularizer needs it.
+    s_of: (logits, labels) -> s, per example; by default the soft margin.
+    """
     check_mode()
     with torch.enable_grad():
         x = x.detach().requires_grad_()
@@ -101,7 +107,9 @@ class MeanGradient(NamedTuple):
     """(1/n) sum_i w_i grad s_i = exp(log_scale) * direction, per example; the factor apart, since it may underflow."""
 
     direction: Float[Tensor, "b ..."]
+    """The mean up to its factor; not of unit length."""
     log_scale: Float[Tensor, " b"]
+    """The logarithm of the factor: the greatest log w_i."""
     value: Float[Tensor, " b"]
     """The objective itself."""
 
@@ -111,24 +119,28 @@ def mean_gradient(
 ) -> MeanGradient:
     """(1/n) sum_i w(s_i) grad s_i for one of the OBJECTIVES.
 
+    models: the n sample models, taken one after the other.
+    x, y: the examples and their labels.
+    objective: the name of the objective, which decides s and w.
+
     One graph at a time, so memory does not grow with n.  Weights are exp(log w_i - running maximum): the mean stays
     exact where every w_i underflows.
     """
     goal = attack_objective(objective)
     total = torch.zeros_like(x)
-    top = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-    met = []
+    max_log_w = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
+    all_s = []
     for f in models:
         s, g = input_gradient(f, x, y, s_of=goal.s)
-        met.append(s)
+        all_s.append(s)
         log_w = goal.log_weight(s)
-        new_top = torch.maximum(top, log_w)
-        total = total * per_example((top - new_top).exp(), total) + g * per_example((log_w - new_top).exp(), g)
-        top = new_top
-    if not met:
+        new_max = torch.maximum(max_log_w, log_w)
+        total = total * per_example((max_log_w - new_max).exp(), total) + g * per_example((log_w - new_max).exp(), g)
+        max_log_w = new_max
+    if not all_s:
         raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
     check_finite(total.flatten(1).abs().sum(1))
-    return MeanGradient(total / len(met), top, goal.value(torch.stack(met)))
+    return MeanGradient(total / len(all_s), max_log_w, goal.value(torch.stack(all_s)))
 
 
 def attack_objective(objective: str) -> AttackObjective:

@@ -1,4 +1,4 @@
-"""Decision regions of sample models around an example, on the plane of two directions that EOT-PGD takes."""
+"""Decision regions of sample models around an example, on the plane that two runs of EOT-PGD span."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from graddiv.records import BoundaryRecord
 from graddiv.seeding import fold, uniform
 
 REACH = 3.0
-"""How far the plane extends, in lengths of the perturbation."""
+"""How far the plane extends from the image, in lengths of the perturbation."""
 
 
 def boundary_job(
@@ -36,6 +36,14 @@ def boundary_job(
     The first axis is the perturbation of EOT-PGD, the second that of another run, with other models and another start,
     made orthogonal to the first and as long.  Arrays: regions (k x (models + 1) x grid x grid, bytes), axes (k x 2 x
     image), images.  The coordinates c are in the description.
+
+    target: the network and its examples.
+    directory: where the record is stored; None for nowhere.
+    epsilon: the l_inf radius of the attacks.
+    examples: how many examples, the first ones, are shown.
+    models: how many sample models are shown; one for a deterministic network.
+    grid: points along each axis; odd, so that the image itself is one of them.
+    n, m: sample models in each iteration of the attacks, and iterations.
     """
     target, models = target.first(examples), models if target.random else 1
     attack = PGD(m=m, random_start=True)
@@ -50,13 +58,13 @@ def boundary_job(
             x_adv = replace(attack, seed=seed)(EOT(target.F, n, seed), x, y, epsilon, ids=ids)
             found.append(x_adv - x)
             advance((run + 1) / 4)
-        axes = torch.stack([found[0], _across(found[0], found[1], ids)], 1)
+        axes = torch.stack([found[0], _second_axis(found[0], found[1], ids)], 1)
         c = coordinates.to(x)
         regions = []
         for number in range(len(x)):
             plane = x[number] + torch.einsum("i,...->i...", c, axes[number, 0])[:, None]
             points = (plane + torch.einsum("j,...->j...", c, axes[number, 1])[None]).flatten(0, 1).clamp(low, high)
-            regions.append(_named(target, points, models).reshape(models + 1, grid, grid))
+            regions.append(_predicted_classes(target, points, models).reshape(models + 1, grid, grid))
             advance(0.5 + (number + 1) / len(x) / 2)
         return {"regions": torch.stack(regions), "axes": axes, "images": x}
 
@@ -64,9 +72,9 @@ def boundary_job(
     return target.job(BoundaryRecord, settings, directory, measure, work=work)
 
 
-def _named(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8[Tensor, "k g"]:
-    """The class that each of the first models of the ensemble, and last the ensemble itself, names at each point."""
-    predict(target.F, points[:2], n=1)  # a foreign network finds out here whether its models look at rows one by one
+def _predicted_classes(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8[Tensor, "k g"]:
+    """Return the class at each point: for each of the first `models` members of the ensemble, then for the ensemble."""
+    predict(target.F, points[:2], n=1)  # lets a foreign network find out whether its models are pointwise
     parts = torch.split(points, target.batch if target.F.pointwise else 1)
     answers, scores = [], torch.zeros((), dtype=torch.float64, device=points.device)
     with torch.no_grad(), running_statistics(target.F):
@@ -77,8 +85,11 @@ def _named(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8
     return torch.stack([*answers[:models], scores.argmax(1)]).to(torch.uint8)
 
 
-def _across(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], ids: Tensor) -> Float[Tensor, "b ..."]:
-    """The part of `second` orthogonal to `first`, as long as that; a random direction where nothing is left of it."""
+def _second_axis(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], ids: Tensor) -> Float[Tensor, "b ..."]:
+    """Return the part of `second` orthogonal to `first`, scaled to the same length.
+
+    Where the two are parallel, so that nothing is left, a random orthogonal direction takes its place.
+    """
     noise = (uniform(0, ids, first[0].numel()) - 0.5).to(first.dtype).reshape(first.shape)
     rest, other = (_orthogonal(candidate, first) for candidate in (second, noise))
     rest = torch.where(per_example(_length(rest) > 1e-3 * _length(second), rest), rest, other)

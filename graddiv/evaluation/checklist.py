@@ -1,7 +1,8 @@
-"""Do the numbers mean robustness, or gradients that hide?  The five behaviours of obfuscated gradients, measured.
+"""Does a high accuracy under attack mean robustness, or only gradients that mislead attacks?
 
-Every item has a verdict and the numbers behind it.  Changes are judged by paired flips on the same examples, on an
-ensemble that had no part in choosing what is compared.
+The five behaviours that reveal obfuscated gradients (Athalye et al. 2018) and whether the attacks have converged, each
+with a verdict and the numbers behind it.  Two attacks are compared by the examples on which only one of them succeeds,
+as judged by an ensemble that had no part in choosing which attacks are compared.
 """
 
 import math
@@ -26,27 +27,31 @@ from graddiv.runs import CHECKLIST
 Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
 
 SIGNIFICANCE = 0.01
-"""A change is one if chance alone would give such one-sided flips with less than this probability."""
+"""A difference counts if chance alone would give such one-sided flips with less than this probability."""
 
 MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
-"""So many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Where fewer examples are left nothing can show."""
+"""How many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Fewer examples cannot show any difference."""
 
 TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
 
 LARGE_GAIN = 0.05
-"""Attacks that still gain more than this share of examples when they are made longer were far from done."""
+"""An attack that gains more than this share of the examples when it is made longer was far from converged."""
 
 WHOLE_BOX = 1.0
-"""The l_inf radius within which every image lies."""
+"""The l_inf radius that admits every image with pixels in [0, 1]."""
 
 
 class Item(NamedTuple):
-    """One question, its answer and the numbers behind it."""
+    """One item of the checklist."""
 
     name: str
+    """What should be the case."""
     verdict: Outcome
+    """Whether it is."""
     sentence: str
+    """The finding in words."""
     evidence: dict[str, Any]
+    """The numbers behind it, as JSON values."""
 
 
 @dataclass(frozen=True)
@@ -54,39 +59,54 @@ class Settings:
     """How much is spent on the evidence."""
 
     n: int = 10
+    """Sample models in each iteration of EOT."""
     m: int = 50
+    """Iterations of the gradient attacks."""
     queries: int = 1000
+    """Queries of Square, the black-box attack."""
     radii: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
-    """Shares of epsilon."""
+    """The radii, in multiples of epsilon, at which accuracy must fall."""
     samples: int = 10_000
+    """Points of random search for each image."""
     images: int = 100
-    """Of so many images on which EOT-PGD failed random search is tried."""
+    """On how many of the images on which EOT-PGD failed random search is tried."""
     n_values: tuple[int, ...] = (1, 5, 10, 20, 50, 100)
+    """The numbers of models at which convergence is checked."""
     m_values: tuple[int, ...] = (10, 20, 50, 100, 200)
+    """The numbers of iterations at which convergence is checked."""
     restarts: tuple[int, ...] = (1, 5)
+    """The numbers of restarts at which convergence is checked."""
 
 
 QUICK = Settings(
     n=5, m=10, queries=100, radii=(0.5, 1.0, 2.0), samples=200, images=20, n_values=(1, 5, 10), m_values=(5, 10, 20),
     restarts=(1, 3),
 )  # fmt: skip
-"""Minutes on a small network: enough to see what goes badly wrong."""
+"""Settings that take minutes on a small network: enough to see what goes badly wrong."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records that the items are judged by."""
+    """The records by which the items are judged."""
 
     one_step: Sequence[AttackRecord]
+    """FGSM in every mode."""
     iterative: Sequence[AttackRecord]
+    """PGD in every mode, and EOT-APGD."""
     black_box: Sequence[AttackRecord]
+    """Square on a fixed model and with EOT."""
     unbounded: Sequence[AttackRecord]
+    """EOT-PGD with a radius that admits every image."""
     radii: Sequence[AttackRecord]
+    """EOT-PGD at several radii."""
     n: Sequence[AttackRecord]
+    """EOT-PGD with several numbers of models; none for a deterministic network."""
     m: Sequence[AttackRecord]
+    """EOT-PGD with several numbers of iterations."""
     restarts: Sequence[AttackRecord]
+    """EOT-PGD with several numbers of restarts."""
     random: AttackRecord | None
-    """Of images on which EOT-PGD failed; None if there are too few."""
+    """Random search on images on which EOT-PGD failed; None if there are too few such images."""
 
 
 def checklist(
@@ -98,7 +118,15 @@ def checklist(
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> list[Item]:
-    """Make the records that are not there yet, judge, and write the verdicts beside them."""
+    """Make the records that are not there yet, judge them, and write checklist.json beside them.
+
+    target: the network and its examples.
+    epsilon: the l_inf radius at which the network is claimed to be robust.
+    directory: where records and checklist are stored; None for nowhere.
+    settings: how much is spent on the evidence.
+    process: this process among those that share the work; only the first writes the checklist.
+    progress: called as the work goes on.
+    """
     items = judge(gather(target, epsilon, directory, settings=settings, process=process, progress=progress))
     if directory is not None and process.writes:
         content = {
@@ -121,7 +149,10 @@ def gather(
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> Evidence:
-    """Run the attacks: the same records as `graddiv attack` makes, so that neither repeats the other's work."""
+    """Run the attacks; arguments as for `checklist`.
+
+    The records are the same as those of `graddiv attack`, so that neither repeats the other's work.
+    """
 
     def cell(attack: Attack, mode: Mode = "eot", radius: float = epsilon, n: int = settings.n) -> Cell:
         return Cell(attack, mode if target.random else "fixed", n, radius, 0)
@@ -138,13 +169,8 @@ def gather(
         "restarts": [cell(PGD(m=m, restarts=restarts)) for restarts in settings.restarts],
     }
     every = list(dict.fromkeys(cell for group in wanted.values() for cell in group))
-    made = dict(
-        zip(
-            every,
-            run([attack_job(target, c, directory) for c in every], process=process, progress=progress),
-            strict=True,
-        )
-    )
+    jobs = [attack_job(target, c, directory) for c in every]
+    made = dict(zip(every, run(jobs, process=process, progress=progress), strict=True))
     found = {name: [made[c] for c in dict.fromkeys(group)] for name, group in wanted.items()}
 
     failed = made[cell(PGD(m=m))]
@@ -158,12 +184,12 @@ def gather(
 
 
 def _rounded(radius: float) -> float:
-    """To six digits, as file names have them: 1.5 * 0.2 is 0.3, whose record may be there."""
+    """Round to six digits, as in file names: 1.5 * 0.2 then is 0.3, whose record may exist already."""
     return float(f"{radius:.6g}")
 
 
 def judge(evidence: Evidence) -> list[Item]:
-    """The verdicts."""
+    """Judge every item."""
     longer = (
         ("more models", "n", evidence.n),
         ("more iterations", "m", evidence.m),
@@ -183,28 +209,31 @@ class Comparison(NamedTuple):
     """Two attacks on the same examples."""
 
     weaker: str
-    """The one that is expected to be no better."""
+    """The attack that is expected to do no better than the other."""
     stronger: str
+    """The other attack."""
     accuracies: tuple[float, float]
+    """The network's accuracy under each of them."""
     right: tuple[int, int]
-    """Examples that each leaves right: no more than these can be lost, or won."""
+    """How many examples the network still gets right under each of them."""
     lost: int
-    """Examples on which only the second succeeded."""
+    """How many examples only the second attack fools the network on."""
     won: int
-    """Examples on which only the first succeeded."""
+    """How many examples only the first attack fools the network on."""
     p: float
+    """The probability that chance alone gives such one-sided flips."""
 
     @property
     def upside_down(self) -> bool:
-        """Whether the attack expected to be weaker is the stronger one, more than by chance."""
+        """Whether the attack expected to be weaker is significantly the stronger one."""
         return self.won > self.lost and self.p < SIGNIFICANCE
 
 
 def compare(weaker: AttackRecord, stronger: AttackRecord) -> Comparison:
-    """Paired flips, on the second ensemble: attacks are chosen on the first."""
+    """Compare two attacks by paired flips on the second ensemble, since the first one chooses the best attacks."""
     before, after = weaker.correct_again, stronger.correct_again
     change = flips(before, after)
-    names = (_named(weaker), _named(stronger))
+    names = (_title(weaker), _title(stronger))
     accuracies, right = (float(before.mean()), float(after.mean())), (int(before.sum()), int(after.sum()))
     return Comparison(*names, accuracies, right, change.lost, change.won, change.p)
 
@@ -212,7 +241,7 @@ def compare(weaker: AttackRecord, stronger: AttackRecord) -> Comparison:
 def one_step(single: Sequence[AttackRecord], iterative: Sequence[AttackRecord]) -> Item:
     """1. One-step attacks must not do better than iterative ones: within EOT, and best against best.
 
-    Within the other modes it is told, as a warning: there an iterative attack may follow one draw too far.
+    Within the other modes it is only a warning: there an iterative attack may follow one draw of the noise too far.
     """
     deciding = [compare(_best(single), _best(iterative))]
     telling: list[Comparison] = []
@@ -233,12 +262,12 @@ def unbounded(record: AttackRecord) -> Item:
     verdict: Outcome = "pass" if left <= 0.005 * examples else "warn" if left <= LARGE_GAIN * examples else "fail"
     if verdict == "pass" and examples < MIN_FLIPS:
         verdict = "not enough evidence"
-    sentence = f"{_named(record)} leaves {left} of {examples} examples right"
+    sentence = f"{_title(record)} leaves {left} of {examples} examples right"
     return Item("an unbounded attack reaches 100 %", verdict, sentence, {"left": left, "examples": examples})
 
 
 def random_search(record: AttackRecord | None) -> Item:
-    """4. Where EOT-PGD fails random search must fail too; an image counts if both ensembles are fooled."""
+    """4. Where EOT-PGD fails, random search must fail too; it succeeds on an image if it fools both ensembles."""
     name = "random search finds nothing where EOT-PGD failed"
     if record is None:
         sentence = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
@@ -250,7 +279,7 @@ def random_search(record: AttackRecord | None) -> Item:
 
 
 def distortion(records: Sequence[AttackRecord]) -> Item:
-    """5. A larger radius must give more success: never less from one to the next, and more from end to end."""
+    """5. A larger radius must give more success: never less from one radius to the next, and more from end to end."""
     ordered = sorted(records, key=lambda record: float(record.epsilon))
     steps = [compare(a, b) for a, b in pairwise(ordered)]
     ends = compare(ordered[0], ordered[-1])
@@ -275,7 +304,10 @@ def distortion(records: Sequence[AttackRecord]) -> Item:
 
 
 def converged(name: str, key: str, records: Sequence[AttackRecord]) -> Item:
-    """Has the attack stopped to gain?  The longest against the one before it; if not, accuracies are upper bounds."""
+    """Has the attack converged?  Compares the longest attack with the one before it.
+
+    If the longest still gains, the accuracies in tables are only upper bounds.
+    """
     ordered = sorted(records, key=lambda record: float(record.value(key)))
     last = compare(ordered[-2], ordered[-1])
     values = [record.value(key) for record in ordered]
@@ -291,7 +323,7 @@ def converged(name: str, key: str, records: Sequence[AttackRecord]) -> Item:
 
 
 def _ordering(name: str, deciding: Sequence[Comparison], telling: Sequence[Comparison]) -> Item:
-    """Fails if a deciding comparison is upside down, warns if a telling one is."""
+    """Make the item that fails if a deciding comparison is upside down, and warns if a telling one is."""
     wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
     worst = (wrong or odd or list(deciding))[0]
     verdict: Outcome = "fail" if wrong else "warn" if odd else "pass"
@@ -308,9 +340,9 @@ def _ordering(name: str, deciding: Sequence[Comparison], telling: Sequence[Compa
 
 
 def _best(records: Iterable[AttackRecord]) -> AttackRecord:
-    """The strongest attack, as the first ensemble sees it."""
+    """Return the record of the strongest attack, as the first ensemble judges it."""
     return min(records, key=lambda record: record.accuracy)
 
 
-def _named(record: AttackRecord) -> str:
+def _title(record: AttackRecord) -> str:
     return f"{record.label} (m {record.m}" + (f", n {record.n})" if record.mode == "eot" else ")")

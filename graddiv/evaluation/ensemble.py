@@ -1,4 +1,4 @@
-"""How many sample models does an answer need?"""
+"""How accuracy grows with the number of sample models in the ensemble."""
 
 from pathlib import Path
 
@@ -14,7 +14,8 @@ from graddiv.seeding import fold
 def ensemble_size_job(target: Target, directory: Path | None = None, *, n: int = 100) -> Job[EnsembleSizeRecord]:
     """right[., i] = whether the ensemble of the first i + 1 sample models is right on the clean image.
 
-    The models are those that judge the first repeat: at i + 1 = n_ensemble it is the clean accuracy of the table.
+    The models are those that judge the first repeat of an attack, so that the accuracy at i + 1 = n_ensemble is the
+    clean accuracy in the table.
     """
     seed = fold(target.seed, "ensemble", 0, 0)
 

@@ -1,4 +1,4 @@
-"""How a randomized network answers: an ensemble of sample models."""
+"""What a randomized network predicts: the ensemble of several sample models decides."""
 
 from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
@@ -8,22 +8,23 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
-from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks import RandomizedNetwork, SampleModel, Theta, running_statistics
 from graddiv.seeding import fold
 
 N_ENSEMBLE = 20
-"""Sample models in the paper's ensemble."""
+"""How many sample models the paper's ensemble has."""
 
 Rule = Literal["softmax", "logits", "vote"]
+"""What of the members is averaged: their probabilities, their logits, or their votes."""
 
 
 class Prediction(NamedTuple):
-    """What the ensemble and its members say."""
+    """What the ensemble and each of its members predict."""
 
     scores: Float[Tensor, "b c"]
     """The members' mean softmax, mean logits, or share of votes."""
     answers: Int64[Tensor, "n b"]
-    """The class that each member names."""
+    """The class that each member predicts."""
 
     @property
     def label(self) -> Int64[Tensor, " b"]:
@@ -32,17 +33,33 @@ class Prediction(NamedTuple):
 
 
 def models_of(F: RandomizedNetwork, n: int, seed: int) -> Iterator[SampleModel]:
-    """n sample models, bound one at a time; a deterministic network is its own only model."""
+    """Yield n sample models, bound one at a time; one model alone for a deterministic network.
+
+    Their weights are constants: no graph of theta is built, whatever the consumer does.  Whether the consumer's own
+    code records gradients is the consumer's choice, so no_grad is never left switched on while the generator waits.
+    """
     with torch.no_grad():
         theta = F.theta()
-        for i in range(1 if isinstance(F, Dirac) else n):
-            yield F.bind(F.draw(fold(seed, "model", i)), theta)
+    for i in range(n if F.random else 1):
+        yield _constant_model(F, fold(seed, "model", i), theta)
+
+
+def _constant_model(F: RandomizedNetwork, seed: int, theta: Theta) -> SampleModel:
+    with torch.no_grad():
+        return F.bind(F.draw(seed), theta)
 
 
 def predict(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
 ) -> Prediction:
-    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models; the mean of their logits or votes on request."""
+    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models f_i ~ F.
+
+    F: the network.
+    x: the images.
+    n: how many sample models the ensemble has; 20 as in the paper.
+    seed: addresses the models; the same seed gives the same ensemble.
+    rule: averages probabilities, as the paper does, or else logits or votes.
+    """
     if rule not in get_args(Rule):
         raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")
     if n < 1:
@@ -59,7 +76,13 @@ def predict(
 def accuracy_by_size(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], n: int = N_ENSEMBLE, seed: int = 0
 ) -> Bool[Tensor, "n b"]:
-    """Whether the ensemble of the first 1, 2, .. n sample models is right, for each example."""
+    """Return whether the ensemble of the first 1, 2, .. n sample models is right, for each example.
+
+    F: the network.
+    x, y: the images and their true labels.
+    n: the size of the largest ensemble.
+    seed: addresses the models, as in `predict`.
+    """
     if n < 1:
         raise GradDivError(f"n is {n}, expected at least one sample model")
     total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
@@ -80,7 +103,7 @@ def _logits(f: SampleModel, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
 def _score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:
     match rule:
         case "softmax":
-            return z.double().softmax(1)  # in float32 sure networks tie: 1 and 0 for all of them
+            return z.double().softmax(1)  # in float32 the probabilities of confident networks round to 1 and 0, and tie
         case "logits":
             return z
         case "vote":

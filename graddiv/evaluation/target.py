@@ -1,4 +1,4 @@
-"""What is evaluated: a network and the examples it is judged on."""
+"""What is evaluated: a network and the examples on which it is judged."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
@@ -26,17 +26,22 @@ M = TypeVar("M", bound=MeasurementRecord)
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Tensors of the caller's, in the form of a data set."""
+    """Tensors that the caller has in memory, with the interface of a `Dataset`."""
 
     x: Float[Tensor, "b ..."]
+    """The images, with pixels in [0, 1]."""
     y: Int64[Tensor, " b"]
+    """Their labels."""
     ids: Int64[Tensor, " b"]
+    """The index of each example, which addresses its randomness."""
     name: str = "tensors"
+    """Stands in records in place of a data set's name."""
     split: str = "given"
+    """Stands in records in place of a split."""
 
     @classmethod
     def of(cls, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None) -> "Examples":
-        """Tensors as they are, a loader's batches joined."""
+        """Make examples of images and labels, or of the (images, labels) batches of a loader."""
         if not isinstance(x, Tensor):
             if y is not None:
                 raise GradDivError("y is given and x is a loader, whose batches have their own labels: leave y out")
@@ -66,7 +71,7 @@ class Examples:
         return digest.hexdigest()
 
     def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """A part of them."""
+        """Return the images and labels at these rows."""
         return self.x[rows], self.y[rows]
 
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Examples":
@@ -76,14 +81,20 @@ class Examples:
 
 @dataclass(frozen=True)
 class Target:
-    """A network and the examples it is judged on."""
+    """A network, the examples on which it is judged, and the settings that all measurements of it share."""
 
     F: RandomizedNetwork
+    """The network."""
     data: Dataset | Examples
+    """The examples."""
     name: str = "network"
+    """What the network is called in records and reports."""
     n_ensemble: int = N_ENSEMBLE
+    """How many sample models the ensemble that judges has; 20 as in the paper."""
     seed: int = 0
+    """Addresses every random choice of the evaluation."""
     batch: int = 100
+    """How many examples are evaluated at a time."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else every record should say, such as the method and its lam."""
 
@@ -95,21 +106,26 @@ class Target:
         y: Tensor | None = None,
         **settings: Any,
     ) -> "Target":
-        """A network in memory, on tensors or on the batches of a DataLoader; a plain module is deterministic."""
+        """Make a target of a network in memory.
+
+        F: the network; a plain module is taken as deterministic.
+        x, y: images in [0, 1] and labels; or x is a DataLoader of both, and y is left out.
+        settings: the other fields of the target, such as `seed`.
+        """
         return cls(F if isinstance(F, RandomizedNetwork) else Dirac(F), Examples.of(x, y), **settings)
 
     @property
     def random(self) -> bool:
         """Whether there is more than one sample model."""
-        return not isinstance(self.F, Dirac)
+        return self.F.random
 
     def describe(self) -> dict[str, Any]:
-        """What every record of this target says."""
+        """Return the part of a record's description that is the same for all records of this target."""
         return {
             "target": self.name,
             **self.facts,
             "parameters": _fingerprint(self.F),
-            "examples": len(self.data),  # before their checksum: the first difference is told
+            "examples": len(self.data),  # before their checksum, because errors name the first difference
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
             "n_ensemble": self.n_ensemble,
             "seed": self.seed,
@@ -117,7 +133,7 @@ class Target:
         }
 
     def examples(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, labels and ids on the network's device."""
+        """Return images, labels and ids at these rows, on the network's device."""
         x, y = self.data.batch(rows)
         device = self.F.device
         return channels_last(x.to(device)), y.to(device), self.data.ids[rows].to(device)
@@ -128,11 +144,11 @@ class Target:
         return self.data.batch(slice(0, 1))[0].numel()
 
     def first(self, count: int) -> "Target":
-        """The same on the first examples alone."""
+        """Return the same target on its first `count` examples alone."""
         return self.take(slice(0, count))
 
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
-        """The same on these examples alone."""
+        """Return the same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
     def job(
@@ -144,12 +160,19 @@ class Target:
         *,
         work: float,
     ) -> Job[M]:
-        """Something measured on every example, as a record of that kind; `work` is that of a batch."""
+        """Return the job that measures something on every example and stores it as a record.
+
+        record: the kind of record that it becomes, which also names the file.
+        settings: the settings of the measurement, which are stored there too.
+        directory: where the record is stored; None for nowhere.
+        measure: computes the arrays of one batch.
+        work: the rough cost of one batch in forward-equivalents.
+        """
 
         def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
             x, y, ids = self.examples(rows)
             found = {"ids": ids, "labels": y, **measure(x, y, ids, advance)}
-            return {key: _single(value).cpu().contiguous().numpy() for key, value in found.items()}
+            return {key: _to_float32(value).cpu().contiguous().numpy() for key, value in found.items()}
 
         description = {"kind": record.kind, **settings, **self.describe()}
         path = None if directory is None else directory / record.file_name(settings)
@@ -187,16 +210,16 @@ def target_of(
 
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
-"""(images, labels, ids, advance) -> what is found for them, the example being the first axis."""
+"""(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
 
 
-def _single(values: Tensor) -> Tensor:
-    """Records keep float32: nothing measured is known to more digits."""
+def _to_float32(values: Tensor) -> Tensor:
+    """Return float64 values as float32, as records store them: nothing measured is known to more digits."""
     return values.float() if values.dtype == torch.float64 else values
 
 
 def _fingerprint(F: RandomizedNetwork) -> str:
-    """sha256 of the parameters and buffers: records of another network do not pass for this one's."""
+    """Return a sha256 of parameters and buffers, by which records of another network are told from this one's."""
     digest = hashlib.sha256(type(F).__name__.encode())
     for name, tensor in F.state_dict().items():
         digest.update(name.encode())

@@ -15,7 +15,7 @@ from graddiv.records import TransferRecord
 from graddiv.seeding import fold
 
 MODELS = 50
-"""Sample models in the paper's matrix."""
+"""How many sample models the paper's transfer matrix has."""
 
 
 def transfer_job(
@@ -26,10 +26,16 @@ def transfer_job(
     k: int = MODELS,
     m: int = 20,
 ) -> Job[TransferRecord]:
-    """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i; `records.transfer` sums it up.
+    """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i.
 
-    Each source is attacked once, and each target bound once for the images of all sources: k attacks, 2k draws and
-    one model in memory at a time.
+    Each model is attacked once, and bound once more to judge the images of all others: k attacks, 2k draws of noise,
+    and one model in memory at a time.  The record's `accuracies` sum the matrix up.
+
+    target: the network, which must be random, and its examples.
+    directory: where the record is stored; None for nowhere.
+    epsilon: the l_inf radius of PGD.
+    k: how many sample models; at least 2.
+    m: iterations of PGD.
     """
     if not target.random or k < 2:
         raise GradDivError(
@@ -46,7 +52,7 @@ def transfer_job(
                 sources.append(attack(Given([f]), x, y, epsilon, ids=ids))
                 advance(share * (i + 1) / k)
             for j, f in enumerate(models_of(target.F, k, seed)):
-                # batch by batch as they were attacked: a foreign sample model may depend on it
+                # in the batches in which they were attacked: a foreign sample model may depend on the batch
                 right.append(torch.stack([f(x_adv).argmax(1) == y for x_adv in sources], 1))
                 advance(share + (1 - share) * (j + 1) / k)
         return {"right": torch.stack(right, 2)}

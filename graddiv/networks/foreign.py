@@ -39,18 +39,21 @@ class ForeignNetwork(RandomizedNetwork):
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         return dict(theta.parameters)
 
-    def bind(self, noise: Noise, theta: Theta | None = None) -> "Reseeded":
+    def bind(self, noise: Noise, theta: Theta | None = None) -> "SeededModel":
         if not isinstance(noise, int):
             raise GradDivError(
                 f"noise is a set of {len(noise)} tensors, but the noise of a foreign module is a seed: "
                 "make it with F.draw(seed)"
             )
-        return Reseeded(self, self.realise(noise, theta or self.theta()), noise)
+        return SeededModel(self, self.realise(noise, theta or self.theta()), noise)
 
-    def settle_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
-        """Find out, once, whether it is pointwise; several seeds and rows, since masks may agree by chance."""
+    def find_out_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
+        """Find out, at the first batch of two rows or more, whether the network is pointwise.
+
+        Several seeds and rows are compared, since two dropout masks may agree by chance.
+        """
         if self._pointwise is None and len(x) > 1:
-            self._pointwise = False  # the calls below come back here
+            self._pointwise = False  # set now, because the calls below come back here
             x = x[torch.arange(8, device=x.device) % len(x)]
             with torch.no_grad(), running_statistics(self):
                 models = self.sample(4, seed=0)
@@ -58,8 +61,8 @@ class ForeignNetwork(RandomizedNetwork):
 
 
 @dataclass(frozen=True, eq=False)
-class Reseeded:
-    """The sample model of a foreign network."""
+class SeededModel:
+    """The sample model of a foreign network: its module, called with these parameters and this seed."""
 
     network: ForeignNetwork
     parameters: dict[str, Tensor] = field(repr=False)
@@ -71,10 +74,10 @@ class Reseeded:
         # change the gradients of every other sample model alive.  Batch norm alone may move its statistics.
         statistics = {id(b) for norm in norm_layers(module) for b in norm.buffers(recurse=False)}
         scratch = {name: b.clone() for name, b in module.named_buffers() if id(b) not in statistics}
-        with isolated(self.seed), _training(module, self.network.active):
+        with isolated(self.seed), _in_train_mode(module, self.network.active):
             output = functional_call(module, {**self.parameters, **scratch}, (x,))
         logits = _logits(output, module, len(x))
-        self.network.settle_pointwise(x)
+        self.network.find_out_pointwise(x)
         return logits
 
 
@@ -88,18 +91,20 @@ def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOU
 
 
 @contextmanager
-def _training(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Iterator[None]:
-    asleep = [m for m in module.modules() if isinstance(m, types) and not m.training]
-    for layer in asleep:
+def _in_train_mode(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Iterator[None]:
+    """Put the layers of these types in train mode, in which they draw, and put them back afterwards."""
+    inactive = [m for m in module.modules() if isinstance(m, types) and not m.training]
+    for layer in inactive:
         layer.training = True
     try:
         yield
     finally:
-        for layer in asleep:
+        for layer in inactive:
             layer.training = False
 
 
 def _logits(output: object, module: nn.Module, batch: int) -> Tensor:
+    """Return the logits, which a foreign module may give alone or first in a tuple, once their shape is right."""
     logits = output[0] if isinstance(output, (tuple, list)) and output else output
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
 from graddiv.networks.randomized import norm_layers
-from graddiv.networks.weight_noise import WeightNoise, key
+from graddiv.networks.weight_noise import WeightNoise, parameter_key
 
 KLScope = Literal["all", "last"]
 
@@ -25,18 +25,20 @@ class GaussianNetwork(WeightNoise):
         self.prior_sigma = prior_sigma
         self.kl_names = names if kl_scope == "all" else _last_layer(names)
         mu = dict(module.named_parameters())
-        self.log_sigma = nn.ParameterDict({key(n): torch.full_like(mu[n], math.log(init_sigma)) for n in names})
+        self.log_sigma = nn.ParameterDict(
+            {parameter_key(n): torch.full_like(mu[n], math.log(init_sigma)) for n in names}
+        )
 
     def scale(self, name: str) -> Tensor:
         """sigma = exp(log_sigma)."""
-        return torch.exp(self.log_sigma[key(name)])
+        return torch.exp(self.log_sigma[parameter_key(name)])
 
     def kl(self) -> Float[Tensor, ""]:
         """KL(q || N(0, sigma_0^2)) = sum_i log(sigma_0 / sigma_i) + (sigma_i^2 + mu_i^2) / (2 sigma_0^2) - 1/2.
 
         Summed over the scalars of every parameter in the scope.
         """
-        pairs = [(self.module.get_parameter(name), self.log_sigma[key(name)]) for name in self.kl_names]
+        pairs = [(self.module.get_parameter(name), self.log_sigma[parameter_key(name)]) for name in self.kl_names]
         return torch.stack([self._kl(mu, log_sigma) for mu, log_sigma in pairs]).sum()
 
     def _kl(self, mu: Tensor, log_sigma: Tensor) -> Float[Tensor, ""]:
@@ -54,8 +56,12 @@ def bayesian(
 ) -> GaussianNetwork:
     """Make every named parameter of `module` Gaussian, as Adv-BNN does: weights, biases, batch-norm scale and shift.
 
-    init_sigma is the prior's sigma_0 unless given.  kl_scope="last" counts the classifier's KL alone, as the released
-    Adv-BNN code did by mistake for VGG.  batch_norm=False leaves batch norm deterministic.
+    module: the network; its own parameters become the means mu.
+    prior_sigma: sigma_0, the standard deviation of the prior N(0, sigma_0^2); positive, in units of the weights.
+    init_sigma: the first standard deviation of every weight; sigma_0 by default, as in Adv-BNN.
+    kl_scope: which parameters the KL counts: "all", or "last" for the classifier's alone, as the released Adv-BNN code
+        did by mistake for VGG.
+    batch_norm: whether batch-norm scale and shift are random too; False leaves them deterministic.
     """
     init_sigma = prior_sigma if init_sigma is None else init_sigma
     for name, value in (("prior_sigma", prior_sigma), ("init_sigma", init_sigma)):

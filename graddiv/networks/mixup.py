@@ -56,11 +56,17 @@ class Mixture:
     """f~(x) = f(lam x + (1 - lam) pool[partner of the chosen class])."""
 
     f: SampleModel
+    """The deterministic network that sees the mixture."""
     pool: Tensor
-    partner: Int64[Tensor, "r k"]  # r is 1, or the batch size where each example has noise of its own
+    """The training images among which the partners are."""
+    partner: Int64[Tensor, "r k"]
+    """The row of the pool drawn for each class; r is 1, or the batch size where each example has noise of its own."""
     choice: Int64[Tensor, " r"]
+    """Which class the partner is of: the choice-th of those other than the predicted one (OL only)."""
     lam: float
+    """The weight of x in the mixture, in (0, 1]."""
     partners: Partners
+    """Whether partners are of another class than the predicted one (OL), or of that class (PL)."""
 
     def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b k"]:
         check_rows(len(self.partner), len(x))
@@ -81,8 +87,11 @@ def mixup_inference(
 ) -> MixupNetwork:
     """Make a deterministic `module` stochastic at inference by mixing its input with images of `pool`.
 
-    pool is (images, labels) of the *training* set, in the same pixel range as x: partners from the test set would
-    mix an attacked image with itself.  lam = 0.6 suits interpolated adversarial training, 0.5 plain mixup training.
+    module: the network that classifies the mixture.
+    pool: (images, labels) of the *training* set, in the pixel range of x; partners from the test set would mix an
+        attacked image with itself.
+    lam: the weight of x, in (0, 1]; 0.6 suits interpolated adversarial training, 0.5 plain mixup training.
+    partners: "OL" for images of another class than the predicted one, "PL" for images of that class.
     """
     images, labels = pool
     if not 0 < lam <= 1:

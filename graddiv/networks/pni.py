@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.weight_noise import WeightNoise, key
+from graddiv.networks.weight_noise import WeightNoise, parameter_key
 
 Granularity = Literal["layerwise", "channelwise", "elementwise"]
 
@@ -21,12 +21,13 @@ class PNINetwork(WeightNoise):
 
     def __init__(self, module: nn.Module, alpha: dict[str, Tensor]) -> None:
         super().__init__(module, list(alpha))
-        self.alpha = nn.ParameterDict({key(name): value for name, value in alpha.items()})
+        self.alpha = nn.ParameterDict({parameter_key(name): value for name, value in alpha.items()})
 
     def scale(self, name: str) -> Tensor:
         """alpha * std(w)."""
         w = self.module.get_parameter(name).detach()
-        scale: Tensor = self.alpha[key(name)] * w.std(correction=min(1, w.numel() - 1))  # one weight alone has std 0
+        std = w.std(correction=min(1, w.numel() - 1))  # without a correction where one weight alone makes a layer
+        scale: Tensor = self.alpha[parameter_key(name)] * std
         return scale
 
 
@@ -44,11 +45,13 @@ def pni(module: nn.Module, alpha: float = 0.25, *, granularity: Granularity = "l
     weights = {name: p for name, p in module.named_parameters() if id(p) in noisy}
     if not weights:
         raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
-    return PNINetwork(module, {name: torch.full_like(_cell(w, granularity), alpha) for name, w in weights.items()})
+    return PNINetwork(
+        module, {name: torch.full_like(_one_per_alpha(w, granularity), alpha) for name, w in weights.items()}
+    )
 
 
-def _cell(weight: Tensor, granularity: Granularity) -> Tensor:
-    """Return a tensor with one entry for each alpha."""
+def _one_per_alpha(weight: Tensor, granularity: Granularity) -> Tensor:
+    """Return a part of the weight in the shape of its alpha: one entry for each noise level to be learned."""
     match granularity:
         case "layerwise":
             return weight.detach().flatten()[0]

@@ -44,6 +44,11 @@ class RandomizedNetwork(nn.Module, ABC):
         self.module = module
 
     @property
+    def random(self) -> bool:
+        """Whether there is more than one sample model; a deterministic network is asked once, whatever n."""
+        return True
+
+    @property
     def pointwise(self) -> bool:
         """Whether f(x)[i] depends on x[i] alone (batch norm aside), so that batches may be cut and joined freely."""
         return True
@@ -59,7 +64,7 @@ class RandomizedNetwork(nn.Module, ABC):
 
     def bind(self, noise: Noise, theta: "Theta | None" = None) -> SampleModel:
         """Return the sample model f_theta(., noise), for theta as it is now or as `theta()` once gave it."""
-        return Bound(self.module, self.realise(noise, theta or self.theta()))
+        return BoundModel(self.module, self.realise(noise, theta or self.theta()))
 
     @abstractmethod
     def realise(self, noise: Noise, theta: "Theta") -> dict[str, Tensor]:
@@ -101,7 +106,7 @@ class Theta:
 
 
 @dataclass(frozen=True, eq=False)
-class Bound:
+class BoundModel:
     """f = module with some of its tensors replaced; the module itself is left as it is."""
 
     module: nn.Module
@@ -119,6 +124,10 @@ class Bound:
 
 class Dirac(RandomizedNetwork):
     """q_theta is a point mass: a deterministic network (*No defense*, *Adv. train*) in the same vocabulary."""
+
+    @property
+    def random(self) -> bool:
+        return False
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}
@@ -157,7 +166,7 @@ def check_noise(
 
 
 def check_rows(rows: int, batch: int) -> None:
-    """Refuse noise drawn for another batch; noise of one row serves every x."""
+    """Refuse noise that was drawn for a batch of another size; noise of one row serves every x."""
     if rows not in (1, batch):
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
 

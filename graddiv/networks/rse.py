@@ -74,8 +74,11 @@ def rse(
 ) -> RSENetwork:
     """Insert a noise site before every convolution of `module` (in place); the first has sigma_init, in pixel units.
 
-    input_shape is that of one image, (c, h, w): noise has the shape of what enters each site.  Input normalization
-    comes after the first site, so that sigma_init means the same with and without it.
+    module: the network; it must contain a convolution.
+    input_shape: the shape of one image, (c, h, w), from which the shape of the noise at each site follows.
+    sigma_init: the standard deviation of the noise on the image; 0.2 as in RSE.  Input normalization comes after this
+        noise, so that it means the same with and without normalization.
+    sigma_inner: the standard deviation of the noise at the later sites, in units of the activations; 0.1 as in RSE.
     """
     for name, value in (("sigma_init", sigma_init), ("sigma_inner", sigma_inner)):
         if not (math.isfinite(value) and value >= 0):
@@ -91,11 +94,11 @@ def rse(
     except GradDivError:
         _remove_sites(module, sites)
         raise
-    order = list(shapes)
-    if isinstance(sites[order[0]].layer, Normalize) and len(order) > 1:  # its site serves the first convolution
-        _remove_sites(module, {order[1]: sites[order[1]]})
-        del shapes[order[1]]
-    sites[order[0]].sigma = sigma_init
+    names = list(shapes)
+    if isinstance(sites[names[0]].layer, Normalize) and len(names) > 1:  # its site serves the first convolution
+        _remove_sites(module, {names[1]: sites[names[1]]})
+        del shapes[names[1]]
+    sites[names[0]].sigma = sigma_init
     return RSENetwork(module, {f"{name}.noise": shape for name, shape in shapes.items()})
 
 
@@ -127,7 +130,7 @@ def _activation_shapes(
     """Return, in order of execution, the shape of what enters each site: found by running one blank image."""
     shapes: dict[str, tuple[int, ...]] = {}
 
-    def look(name: str, x: Tensor) -> None:
+    def record_shape(name: str, x: Tensor) -> None:
         if name in shapes:
             raise GradDivError(
                 f"convolution {name!r} is used twice in one pass: RSE needs one noise value for each use"
@@ -136,7 +139,8 @@ def _activation_shapes(
         sites[name].register_buffer("noise", torch.zeros_like(x), persistent=False)
 
     hooks = [
-        site.register_forward_pre_hook(lambda _, args, name=name: look(name, args[0])) for name, site in sites.items()
+        site.register_forward_pre_hook(lambda _, args, name=name: record_shape(name, args[0]))
+        for name, site in sites.items()
     ]
     parameter = next(module.parameters())
     blank = torch.zeros(1, *input_shape, device=parameter.device, dtype=parameter.dtype)

@@ -54,6 +54,6 @@ def standard_normal(like: Tensor, g: torch.Generator) -> Tensor:
     return noise
 
 
-def key(name: str) -> str:
+def parameter_key(name: str) -> str:
     """Return the parameter's name as a key of an `nn.ParameterDict`, which admits no dot."""
     return name.replace(".", "/")

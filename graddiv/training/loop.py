@@ -134,12 +134,12 @@ class _Training:
                 take_over(self.experiment, run)
         # read by one and sent to all: the others may be on machines that do not see this directory
         goes_on = self.process.writes and run.last_checkpoint.exists()
-        saved = self.process.shared(store.read_tensors(run.last_checkpoint) if goes_on else None)
+        saved = self.process.broadcast(store.read_tensors(run.last_checkpoint) if goes_on else None)
         if saved is not None:
             self.progress = TrainingPosition(**saved[1]["progress"])
             load_state(self.F, network_part(saved[0]), run.last_checkpoint)
         elif (start := self.experiment.network.start) is not None:
-            state = self.process.shared(starting_state(start) if self.process.writes else {})
+            state = self.process.broadcast(starting_state(start) if self.process.writes else {})
             load_state(self.F, state, Path(start.path))
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         if saved is not None and self.progress.step > self.stage.first_step:  # a stage begins with Adam anew
@@ -194,7 +194,7 @@ class _Training:
     def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
         """The share of this process in the images, labels and ids of a batch: a function of (seed, epoch, within)."""
         order, size = _order(self.experiment.seed, epoch, len(self.data)), self.settings.batch
-        rows = self.process.share(order[within * size : (within + 1) * size])
+        rows = self.process.local_rows(order[within * size : (within + 1) * size])
         x, y = self.data.batch(rows)
         ids = self.data.ids[rows]
         x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from graddiv import GradDivError, bayesian
-from graddiv.attacks import EOT
-from graddiv.attacks.apgd import APGD
+from graddiv.attacks import EOT, Fixed, Given
+from graddiv.attacks.apgd import APGD, _RecordingView
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.networks import SampleModel
 from tests.attacks.test_pgd import GEOMETRIES, linear, views
@@ -125,3 +125,13 @@ def test_names_and_bad_arguments() -> None:
         APGD(return_rule="best")
     with pytest.raises(GradDivError, match="the network has 2 classes, expected at least 3"):
         APGD(Linf(), "dlr")(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double(), images(2), labels(2) * 0, 0.1)
+
+
+def test_a_recording_view_shows_what_the_view_it_wraps_shows() -> None:
+    F = network("bayesian")
+    for view in (Fixed(F), EOT(F), EOT(F, 3), EOT(convnet(), 3), Given(F.sample(2, 0))):
+        recording = _RecordingView(view)
+        assert recording.fresh == view.fresh
+        assert recording.random == view.random
+        assert recording.label("PGD") == view.label("PGD")
+        assert recording.cost is view.cost

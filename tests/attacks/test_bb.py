@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from graddiv import GradDivError, bayesian
 from graddiv.attacks import BB, EOT, FAB, Fixed, Given
-from graddiv.attacks.bb import HALVINGS, TRIALS
+from graddiv.attacks.bb import BISECTIONS, TRIALS
 from graddiv.attacks.minimal import FRESH, KEPT
 from graddiv.attacks.trust_region import along_hyperplane
 from graddiv.geometry import L2, Linf
@@ -164,7 +164,7 @@ def test_the_cost_is_counted_and_progress_is_told() -> None:
     m = 5
     BB(m=m)(view, images(2), labels(2), 0.1, progress=lambda done, total: told.append((done, total)))
     # a gradient takes 3 passes of 2 models; the incumbent and its challenger 2 each
-    start = 2 * TRIALS + 2 * TRIALS + 2 * 2 * (HALVINGS + 1)
+    start = 2 * TRIALS + 2 * TRIALS + 2 * 2 * (BISECTIONS + 1)
     assert view.cost.forwards == view.cost.draws == start + (m + 1) * (3 + 2 + 2) + 2 * KEPT * FRESH
     assert view.cost.backwards == 2 * (3 * TRIALS + m + 1)  # three classes beside the label's to climb to
     assert told[-1] == (m, m)

@@ -94,6 +94,14 @@ def test_a_saturated_network_is_reported_as_any_other() -> None:
     assert (r.tightness > 0).all()
 
 
+def test_a_gradient_without_direction_counts_as_zero() -> None:
+    """One model of three is flat: E g and E v are two thirds of the others'."""
+    r = report([[3.0, 4.0], [3.0, 4.0], [0.0, 0.0]])
+    assert r.first_order.item() == pytest.approx(10 / 3)
+    assert r.theorem.item() == pytest.approx(10 / 3)
+    assert r.holds.all()
+
+
 def test_an_unknown_norm() -> None:
     with pytest.raises(GradDivError, match=r"norm is 3\.0, expected 2 or infinity"):
         report([[1.0, 0.0]] * 2, 3.0)

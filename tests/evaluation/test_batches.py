@@ -42,7 +42,7 @@ def test_a_finished_record_is_not_made_again(tmp_path: Path) -> None:
 
 def test_only_missing_batches_are_made(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
-    job.keep(1, {"ids": np.array([30, 40, 50])})
+    job.write_batch(1, {"ids": np.array([30, 40, 50])})
     seen: list[slice] = []
     [record] = run([counting_job(tmp_path / "a.record", seen)])
     assert record["ids"].tolist() == [0, 1, 2, 30, 40, 50, 6]
@@ -55,7 +55,7 @@ def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: 
     if finished:
         run([job])
     else:
-        job.keep(0, {"ids": np.arange(3)})
+        job.write_batch(0, {"ids": np.arange(3)})
     with pytest.raises(GradDivError, match=r"a\.record was made with alpha = 0\.1, now it is 0\.2"):
         run([counting_job(tmp_path / "a.record", [], alpha=0.2)])
 
@@ -63,14 +63,14 @@ def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: 
 def test_parts_left_by_a_kill_after_the_record_was_written_are_removed(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
     run([job])
-    job.keep(0, {"ids": np.arange(3)})
+    job.write_batch(0, {"ids": np.arange(3)})
     run([job])
     assert list(contents(tmp_path)) == ["a.record"]
 
 
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
-    job.keep(0, {"ids": np.arange(3)})
+    job.write_batch(0, {"ids": np.arange(3)})
     part = tmp_path / "a.parts" / "00000"
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(GradDivError, match="00000 is damaged"):

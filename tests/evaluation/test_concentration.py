@@ -17,7 +17,6 @@ from graddiv.evaluation.concentration import (
     gradients_job,
     l2_radius,
     loss_increase_job,
-    moments,
     rotation_job,
 )
 from graddiv.evaluation.prediction import models_of, predict
@@ -25,7 +24,7 @@ from graddiv.geometry import L2
 from graddiv.records import Record
 from graddiv.seeding import fold
 from tests.evaluation.common import small_target
-from tests.helpers import STOCHASTIC, convnet, images, labels, network
+from tests.helpers import STOCHASTIC, convnet, images, labels
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
@@ -57,38 +56,6 @@ def test_the_bound_is_theorem_1s() -> None:
     report = theorem1(list(models_of(target.F, 8, fold(0, "gradients"))), x, y, 0.2, torch.inf)
     for name in ("first_order", "theorem", "tightness", "holds", "excess"):
         np.testing.assert_allclose(record[name], getattr(report, name).numpy(), rtol=1e-5, err_msg=name)
-
-
-def test_weights_that_underflow_leave_ratios_intact() -> None:
-    def model(shift: float, scale: float) -> object:
-        return lambda x: torch.stack([scale * x.flatten(1).sum(1) + shift, -x.flatten(1)[:, 0]], 1)
-
-    x, y = images(2), torch.zeros(2, dtype=torch.int64)
-    models = [model(4020.0, 3.0), model(4000.0, 1.0), model(4010.0, 2.0)]  # the greatest weight is met second
-    found = moments(models, x, y)  # type: ignore[arg-type]
-    s, g = map(torch.stack, zip(*(input_gradient(f, x, y) for f in models), strict=True))  # type: ignore[arg-type]
-    sizes = (s - s.amax(0)).exp() * g.flatten(2).norm(dim=2)
-    torch.testing.assert_close(found.log_scale, s.amax(0))
-    torch.testing.assert_close(found.longest, sizes.amax(0))
-    torch.testing.assert_close(found.length, sizes.mean(0))
-    torch.testing.assert_close(found.norm_ratio(), vmf.norm_weighted_mrl(g, s))
-
-
-def test_memory_does_not_grow_with_the_number_of_gradients() -> None:
-    """One model and one gradient at a time: the next is made when the last is gone."""
-    import gc
-    import weakref
-
-    alive: list[weakref.ref[object]] = []
-
-    def models() -> object:
-        for f in models_of(network("bayesian"), 5, 0):
-            gc.collect()
-            assert sum(ref() is not None for ref in alive) <= 1
-            alive.append(weakref.ref(f))
-            yield f
-
-    moments(models(), images(2), labels(2))  # type: ignore[arg-type]
 
 
 def test_a_deterministic_network_is_wholly_concentrated() -> None:

@@ -31,7 +31,7 @@ def gradients(case: str, process: Process) -> dict[str, Tensor]:
     wrapped: nn.Module = process.wrap(Objective(F, experiment, len(data)))
     for step in STEPS:
         F.zero_grad()
-        rows = process.share(torch.arange(4) + 4 * step)
+        rows = process.local_rows(torch.arange(4) + 4 * step)
         x, y = data.batch(rows)
         wrapped(channels_last(x), y, data.ids[rows], step).backward()
     return {name: p.grad.clone() for name, p in F.named_parameters() if p.grad is not None}
