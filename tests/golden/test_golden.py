@@ -5,11 +5,11 @@ numbers.  Where such a change is meant, say so in CHANGELOG.md and store the new
 
     python -m tests.golden.test_golden
 
-What must not move them is another processor, which rounds differently.  In the black of a digit max-pooling has to choose
-among equals, and rounding decides: so attacks see digits with a little noise and run in double precision.  Then verdicts,
-counts and costs are equal, and floats agree to almost all that a record keeps.  Training starts its attack at random,
-and in eight steps its parameters deviate by less than a hundredth of a step of Adam, where another seed makes it several;
-the probe after each epoch looks at clean digits, and is good to a percent.
+What must not move them is another processor, which rounds differently.  In the black of a digit max-pooling chooses
+among equals, and rounding decides: so attacks see digits with a little noise and run in double precision.  Then
+verdicts, counts and costs are equal, and floats agree to almost all that a record keeps.  Training starts its attack at
+random, and in eight steps its parameters deviate by less than a hundredth of a step of Adam, where another seed makes
+it several; the probe after each epoch looks at clean digits, and is good to a percent.
 """
 
 from pathlib import Path
