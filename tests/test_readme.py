@@ -17,6 +17,7 @@ from torch import nn
 from typer.testing import CliRunner
 
 from graddiv.cli import app
+from graddiv.evaluation.robustness import SUITES
 from graddiv.recipes import recipe
 from graddiv.training import train
 from tests.helpers import CLASSES, images, labels, no_type_checks
@@ -86,7 +87,8 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
-def test_python_blocks(code: str) -> None:
+def test_python_blocks(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUITES, "quick", dict.fromkeys(SUITES["quick"], 2))  # iterations
     namespace = stand_ins()
     with no_type_checks():
         exec(compile(code, "README.md", "exec"), namespace)
