@@ -3,13 +3,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+JOBS ?= auto
 
 .PHONY: help setup test lint bench demo browser
 .DEFAULT_GOAL := help
 
 help:
 	@echo "make demo   see what this is about, on real digits"
-	@echo "make test   run the tests"
+	@echo "make test   run the tests, on all cores or JOBS=n; ARGS=--slow for all of them"
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  benchmarks, as ratios in one run"
 	@echo "make browser  look at the report in a headless browser (needs chromium and chromium-driver)"
@@ -24,7 +25,7 @@ $(READY): pyproject.toml constraints.txt requirements/peers.txt
 	touch $(READY)
 
 test: $(READY)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -4,7 +4,10 @@ import pytest
 import torch
 from hypothesis import settings
 
-torch.set_num_threads(1)  # the networks of the tests are tiny: a second thread costs more than it brings
+# The networks of the tests are tiny, and each core has a worker of pytest-xdist: a second thread costs more than it
+# brings.  Processes that tests start inherit the environment.
+torch.set_num_threads(1)
+os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("default")
 

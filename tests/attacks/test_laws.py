@@ -16,11 +16,22 @@ ATTACKS = [
     *(APGD(m=6), APGD(L2(), "dlr", m=6), APGD(m=4, restarts=2)),
     *(FAB(m=3), FAB(L2(), m=3, restarts=2), BB(m=4), Square(m=12), Square(L2(), m=12)),
 ]
-every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
 
 
-@pytest.mark.parametrize("kind", ["dirac", "bayesian", "rse", "foreign"])
-@every_attack
+def name(value: object) -> str:
+    return f"{value.name}-{value.geometry.name}-{value.restarts}" if isinstance(value, Attack) else str(value)
+
+
+every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=name)
+
+
+def covering(*kinds: str) -> pytest.MarkDecorator:
+    """Every attack on two kinds of network, in turn: not on all of them, whose noise it does not know apart."""
+    pairs = [(attack, kinds[(i + j) % len(kinds)]) for i, attack in enumerate(ATTACKS) for j in range(2)]
+    return pytest.mark.parametrize(("attack", "kind"), pairs, ids=name)
+
+
+@covering("dirac", "bayesian", "rse", "foreign")
 def test_the_result_is_inside_ball_and_box(kind: str, attack: Attack) -> None:
     F, x, y = network(kind), images(5), labels(5)
     epsilon = torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3], dtype=torch.float64)
@@ -48,13 +59,12 @@ def test_on_a_deterministic_network_every_view_is_the_plain_attack_bit_for_bit(a
     assert view.label("PGD") == "PGD"
 
 
-@pytest.mark.parametrize("kind", ["bayesian", "rse", "pni", "mixup"])
-@every_attack
+@covering("bayesian", "rse", "pni", "mixup")
 def test_results_do_not_depend_on_the_batch(kind: str, attack: Attack) -> None:
-    F, x, y = network(kind), images(6), labels(6)
-    ids = torch.tensor([3, 14, 15, 92, 65, 35])
+    F, x, y = network(kind), images(3), labels(3)
+    ids = torch.tensor([3, 14, 15])
     whole = attack(EOT(F, 2), x, y, 0.1, ids=ids)
-    parts = [attack(EOT(F, 2), x[k], y[k], 0.1, ids=ids[k]) for k in (slice(0, 1), slice(1, 4), slice(4, 6))]
+    parts = [attack(EOT(F, 2), x[k], y[k], 0.1, ids=ids[k]) for k in (slice(0, 1), slice(1, 3))]
     assert torch.allclose(torch.cat(parts), whole, atol=1e-12)
 
 

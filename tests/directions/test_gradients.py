@@ -193,10 +193,9 @@ def test_batch_and_feature_axes_may_have_any_shape() -> None:
 
 def test_bad_labels_objectives_and_outputs_are_told_in_a_sentence() -> None:
     module, x, y = convnet(), images(3), labels(3)
-    for bad, found in ((y + 4, "[4, "), (y - 5, "[-5, ")):
-        with pytest.raises(GradDivError, match=r"labels lie in .* expected 0\.\.3") as error:
+    for bad in (y + 4, y - 5):
+        with pytest.raises(GradDivError, match=rf"labels lie in \[{bad.min()}, {bad.max()}\], expected 0\.\.3"):
             mean_gradient([module], x, bad)
-        assert found[:-2] in str(error.value) or found[0] in str(error.value)
     with pytest.raises(GradDivError, match="unknown objective 'ensmble', did you mean 'ensemble'"):
         mean_gradient([module], x, y, "ensmble")
     with pytest.raises(GradDivError, match="3 of 3 examples are not finite"):

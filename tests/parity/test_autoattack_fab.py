@@ -38,4 +38,5 @@ def test_nearest_points(geometry: Geometry, activation: type[nn.Module]) -> None
     ours = FAB(geometry).nearest(module, x, y)
     both = (module(theirs).argmax(1) != y) & (module(ours).argmax(1) != y)
     assert both.double().mean() >= 0.9
-    assert torch.allclose(geometry.norm(ours - x)[both], geometry.norm(theirs - x)[both], rtol=1e-5, atol=0)
+    # in single precision a pixel near 1, and so a distance, is known to 6e-8, whatever the distance
+    assert torch.allclose(geometry.norm(ours - x)[both], geometry.norm(theirs - x)[both], rtol=1e-5, atol=2e-7)
