@@ -4,20 +4,18 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
 import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
-from graddiv.attacks.attack import RESCORE, Attack, Problem, keep_best
+from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule, keep_best
 from graddiv.attacks.views import View
 from graddiv.directions.gradients import attack_objective
 from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import Linf, per_example
 from graddiv.networks import SampleModel
-
-ReturnRule = Literal["strong", "reference"]
 
 KEPT = 3
 """How many of the best iterates are scored again on fresh models.

@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int64
@@ -17,6 +17,9 @@ from graddiv.seeding import fold, uniform
 
 IterationListener = Callable[[int, int], None]
 """Called after each iteration with the number of iterations done and the number there are in all restarts."""
+
+ReturnRule = Literal["strong", "reference"]
+"""How an attack chooses the point it returns: as is best on randomized networks, or as the published libraries do."""
 
 RESCORE = -1
 """The number of the iteration whose models choose between restarts.

@@ -48,6 +48,7 @@ class BB(MinimalAttack):
 
     name = "B&B"
     passes_per_iteration = 4.0
+    reference_clips = True
 
     def __post_init__(self) -> None:
         if not isinstance(self.geometry, Linf):

@@ -35,6 +35,7 @@ class FAB(MinimalAttack):
 
     name = "FAB"
     passes_per_iteration = 12.0
+    reference_clips = False
 
     def __post_init__(self) -> None:
         if self.m < 1:

@@ -3,12 +3,13 @@
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.attacks.attack import RESCORE, Attack, Problem
+from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule
 from graddiv.attacks.views import View, as_view
 from graddiv.geometry import Geometry, per_example
 from graddiv.losses import margin
@@ -48,14 +49,27 @@ class MinimalAttack(Attack):
     Called with a radius it returns the nearest adversarial point found, if that lies inside.  Where each iteration has
     models of its own, these disagree about x0 and about all points near the boundary, and "nearest" means little: there
     it returns the point of highest margin inside the radius.
+
+    return_rule "reference" is what the libraries of 2021 do: the nearest point that the models of a single iteration
+    got wrong, which no other model has to confirm.  Weak on randomized networks, but what is published.
     """
+
+    return_rule: ReturnRule = "strong"
+    """Which point is returned, as described above."""
+
+    reference_clips: ClassVar[bool]
+    """Whether the reference clips a point that lies outside the radius to it; otherwise it returns the clean image."""
 
     @abstractmethod
     def search(self, problem: Problem, restart: int, radius: Float[Tensor, " b"], pool: CandidatePool) -> None:
         """Run once and offer every point to `pool`; adversarial points farther than `radius` are of no use."""
 
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
-        pool = (Strongest if problem.view.fresh else Nearest)(problem, self.geometry)
+        pool: CandidatePool
+        if self.return_rule == "reference":
+            pool = Unconfirmed(problem, self.geometry, self.reference_clips)
+        else:
+            pool = (Strongest if problem.view.fresh else Nearest)(problem, self.geometry)
         self.search(problem, restart, problem.epsilon, pool)
         return pool.choice()
 
@@ -130,6 +144,32 @@ class Nearest(CandidatePool):
         fooling = torch.where((margins > 0) & (lengths <= epsilon), lengths, math.inf)
         best = torch.where(fooling.amin(0) < math.inf, fooling.argmin(0), margins.argmax(0))
         return clipped[best, self.rows]
+
+
+class Unconfirmed(CandidatePool):
+    """Keeps the nearest point that the models of its own iteration got wrong, whatever others say."""
+
+    def __init__(self, problem: Problem, geometry: Geometry, clips: bool) -> None:
+        super().__init__(problem, geometry)
+        self.clips = clips
+        self.point = problem.x0
+        self.length = problem.x0.new_full((len(problem.x0),), math.inf)
+
+    def offer(self, k: int, x: Tensor, x_margins: Float[Tensor, " b"], direction: Tensor) -> None:
+        length = self.geometry.norm(x - self.problem.x0)
+        better = (x_margins > 0) & (length < self.length)
+        self.point = torch.where(per_example(better, x), x, self.point)
+        self.length = torch.where(better, length, self.length)
+
+    def choice(self) -> Float[Tensor, "b ..."]:
+        """Return the point found; x0 where there is none, where it lies outside and is not clipped, or where the first
+        models that see x0 get it wrong already.
+        """
+        x0, epsilon = self.problem.x0, self.problem.epsilon
+        attacked = margin(self.problem.view.logits(RESCORE - 1, x0), self.problem.y) <= 0
+        inside = self.length < math.inf if self.clips else self.length <= epsilon
+        clipped = self.geometry.project(self.point, x0, epsilon)
+        return torch.where(per_example(attacked & inside, x0), clipped, x0)
 
 
 class Strongest(CandidatePool):

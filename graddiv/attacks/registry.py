@@ -8,6 +8,7 @@ from graddiv.attacks.apgd import APGD
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.fab import FAB
+from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.pgd import FGSM, PGD
 from graddiv.attacks.square import Square
 from graddiv.errors import unknown
@@ -23,7 +24,10 @@ class RegisteredAttack(NamedTuple):
     """In each suite that it is part of."""
 
 
-SUITES = ("paper", "quick", "demo")
+PUBLISHED = "published"
+
+SUITES = ("paper", PUBLISHED, "quick", "demo")
+"""`published` is the suite of the paper with the return rules of the libraries of its time."""
 
 ATTACKS: Registry[RegisteredAttack] = Registry(
     "attack",
@@ -46,11 +50,18 @@ def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[At
     """
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
+    if name == PUBLISHED:
+        return [as_published(attack) for attack in suite("paper", names, m)]
     chosen = [ATTACKS[each] for each in names] or [each for each in ATTACKS.values() if name in each.iterations]
     return [
         _with_iterations(attack, iterations.get(name, attack.iterations) if m is None else m)
         for attack, iterations in chosen
     ]
+
+
+def as_published(attack: Attack) -> Attack:
+    """The attack with the return rule of the libraries of the paper's time, where it has one of its own."""
+    return replace(attack, return_rule="reference") if isinstance(attack, APGD | MinimalAttack) else attack
 
 
 def _with_iterations(attack: Attack, m: int) -> Attack:

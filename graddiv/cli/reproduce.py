@@ -38,6 +38,13 @@ def reproduce(
     seeds: Annotated[
         str, typer.Option(help="Train every run once for each of these seeds, such as 0,1,2; tables show the spread.")
     ] = "",
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="published: in the table of attacks APGD, FAB and B&B return what the libraries of the paper's time "
+            "did, instead of what is strongest on randomized networks."
+        ),
+    ] = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a report of another target or scale.")] = False,
     data_root: DataRoot = None,
@@ -68,7 +75,11 @@ def reproduce(
 
     keep_memory()
     scale = scale or ("demo" if target == "demo" else "quick")
-    request = Request(entries, scale, data, overrides, [whole_number(seed) for seed in words(seeds)])
+    request = Request(
+        entries, scale, data, overrides, [whole_number(seed) for seed in words(seeds)], suite == "published"
+    )
+    if suite not in ("", "published"):
+        raise GradDivError(f"--suite is {suite!r}, expected published, or nothing for the strongest rules")
     stages, plan = stages_of(request, runs), plan_report(request, runs)
     directory = out or Path("reports") / f"{target}-{scale}"
     with join_processes(device) as process:
@@ -87,7 +98,11 @@ def reproduce(
                 console.print(f"but first: {missing}", highlight=False)
             return
         if leads():
-            claim(directory, {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds}, force)
+            claim(
+                directory,
+                {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds, "suite": suite},
+                force,
+            )
         for number, stage in enumerate(stages, 1):
             if leads():
                 console.print(f"[{number}/{len(stages)}] {stage.label}", highlight=False, markup=False)

@@ -58,6 +58,8 @@ class Effort:
     suite_m: int | None = None
     """Iterations of the suite's attacks; the suite's own if not given."""
     batch: int = 100
+    published_rules: bool = False
+    """Whether the suite's attacks return what the libraries of the paper's time did."""
 
 
 EFFORTS = {

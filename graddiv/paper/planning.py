@@ -1,11 +1,12 @@
 """From entries to a plan: which runs are needed, what is measured of each, and which records each item is made of."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 from graddiv.attacks import FGSM, PGD
+from graddiv.attacks.registry import as_published
 from graddiv.data import lookup
 from graddiv.errors import unknown
 from graddiv.evaluation import Cell, cells, suite
@@ -82,6 +83,7 @@ def _suite(run: RunPlan, ratio: float = 1.0) -> list[Cell]:
     """All attacks of the suite, at a multiple of the radius of training."""
     effort = run.effort
     attacks = suite(effort.suite, m=effort.suite_m)
+    attacks = [as_published(attack) for attack in attacks] if effort.published_rules else attacks
     return cells(attacks, [run.at(ratio)], n=effort.n, repeats=effort.repeats, random=run.experiment.random)
 
 
@@ -118,6 +120,13 @@ class Request:
     """Changes of the recipes, as --set has them."""
     seeds: Sequence[int] = ()
     """Trainings of every run; those of the entries if not given."""
+    published_rules: bool = False
+    """Whether the suite's attacks return what the libraries of the paper's time did."""
+
+    @property
+    def effort(self) -> Effort:
+        """How much is measured."""
+        return replace(EFFORTS[self.scale], published_rules=self.published_rules)
 
     def __post_init__(self) -> None:
         if self.scale not in EFFORTS:
@@ -133,7 +142,7 @@ def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
     found: dict[str, tuple[RunPlan, list[str]]] = {}
     for entry in request.entries:
         for experiment in request.experiments(entry):
-            run = RunPlan(experiment, EFFORTS[request.scale])
+            run = RunPlan(experiment, request.effort)
             _, needs = found.setdefault(experiment.run_name, (run, []))
             needs += [need for need in entry.needs if need not in needs]
     return found
