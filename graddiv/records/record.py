@@ -7,13 +7,15 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from jaxtyping import Float, Int, jaxtyped
 
 from graddiv import store
 from graddiv.errors import GradDivError
+
+R = TypeVar("R", bound="Record")
 
 KINDS: dict[str, type["Record"]] = {}
 """Every kind of record by the name that its files carry."""
@@ -56,7 +58,7 @@ class Record:
             KINDS[cls.kind] = cls
 
     @classmethod
-    def made(cls, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> Self:
+    def made(cls: type[R], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> R:
         """The record of a description and arrays; `source`, the file's name, begins every complaint."""
         declared, settings = _arrays_of(cls), _settings_of(cls)
         needed = [f.name for f in settings if f.default is MISSING]
@@ -67,7 +69,7 @@ class Record:
         return cls(**{**values, **arrays, "data": _identity(source, values["data"])})
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls: type[R], path: Path) -> R:
         """Read a record of this kind; `Record.load` reads one of any kind."""
         arrays, description = store.read_arrays(path)
         kind = description.get("kind", "attack") if isinstance(description, dict) else None
