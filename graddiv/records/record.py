@@ -6,6 +6,7 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
@@ -81,9 +82,9 @@ class Record:
 
     def value(self, name: str) -> Any:
         """A setting by name, such as the one that a sweep goes over."""
-        if name not in self.description:
+        if name not in [f.name for f in _settings_of(type(self))]:
             raise GradDivError(f"records of kind {self.kind!r} have no setting {name!r}")
-        return self.description[name]
+        return getattr(self, name)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -96,11 +97,13 @@ class Record:
         return {name: getattr(self, name) for name in _arrays_of(type(self))}
 
 
+@cache  # reading hints takes longer than reading a record
 def _arrays_of(record: type[Record]) -> dict[str, Any]:
     """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
     return {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
 
 
+@cache
 def _settings_of(record: type[Record]) -> list[Field[Any]]:
     return [f for f in fields(record) if f.name not in _arrays_of(record)]
 
