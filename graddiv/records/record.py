@@ -6,14 +6,17 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Self, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
 import numpy as np
 from jaxtyping import Float, Int, jaxtyped
 
 from graddiv import store
 from graddiv.errors import GradDivError
+
+R = TypeVar("R", bound="Record")
 
 KINDS: dict[str, type["Record"]] = {}
 """Every kind of record by the name that its files carry."""
@@ -56,7 +59,7 @@ class Record:
             KINDS[cls.kind] = cls
 
     @classmethod
-    def made(cls, description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> Self:
+    def made(cls: type[R], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> R:
         """The record of a description and arrays; `source`, the file's name, begins every complaint."""
         declared, settings = _arrays_of(cls), _settings_of(cls)
         needed = [f.name for f in settings if f.default is MISSING]
@@ -67,7 +70,7 @@ class Record:
         return cls(**{**values, **arrays, "data": _identity(source, values["data"])})
 
     @classmethod
-    def load(cls, path: Path) -> Self:
+    def load(cls: type[R], path: Path) -> R:
         """Read a record of this kind; `Record.load` reads one of any kind."""
         arrays, description = store.read_arrays(path)
         kind = description.get("kind", "attack") if isinstance(description, dict) else None
@@ -79,9 +82,9 @@ class Record:
 
     def value(self, name: str) -> Any:
         """A setting by name, such as the one that a sweep goes over."""
-        if name not in self.description:
+        if name not in [f.name for f in _settings_of(type(self))]:
             raise GradDivError(f"records of kind {self.kind!r} have no setting {name!r}")
-        return self.description[name]
+        return getattr(self, name)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -94,11 +97,13 @@ class Record:
         return {name: getattr(self, name) for name in _arrays_of(type(self))}
 
 
+@cache  # reading hints takes longer than reading a record
 def _arrays_of(record: type[Record]) -> dict[str, Any]:
     """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
     return {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
 
 
+@cache
 def _settings_of(record: type[Record]) -> list[Field[Any]]:
     return [f for f in fields(record) if f.name not in _arrays_of(record)]
 

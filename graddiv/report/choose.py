@@ -48,7 +48,7 @@ class Choices:
             return True
         if self.n is not None and record.mode == "eot" and record.n != self.n:
             return False
-        one_step = record.m == 1
+        one_step = record.label.endswith("FGSM")
         return (self.m in (None, record.m) or one_step) and self.restarts in (None, record.restarts)
 
 
@@ -62,7 +62,7 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     attacks = {key: _attacks(records, choices) for key, records in found.items()}
     radii = sorted({r.epsilon for of_run in attacks.values() for r in of_run.values() if not r.is_clean})
     items = [_table(attacks, epsilon) for epsilon in radii]
-    items += _curve(runs, attacks)
+    items += _curve(runs, attacks, choices)
     items += _measured(found, choices)
     items.append(_item("training-concentration", dict.fromkeys(runs, ())))
     if all(Run(path).checklist_file.exists() for path in paths):
@@ -123,13 +123,21 @@ def _table_name(epsilon: float) -> str:
     return f"attacks-eps{epsilon:.6g}"
 
 
-def _curve(runs: Mapping[str, Path], attacks: Mapping[str, Mapping[str, AttackRecord]]) -> list[PlannedItem]:
-    """Accuracy against epsilon, if EOT-PGD was run at several."""
-    records = {}
+def _curve(
+    runs: Mapping[str, Path], attacks: Mapping[str, Mapping[str, AttackRecord]], choices: Choices
+) -> list[PlannedItem]:
+    """Accuracy against epsilon, if EOT-PGD was run at several.
+
+    A curve is of one n: of EOT^1, which is EOT of one model, only where n = 1 is chosen or nothing else was run.
+    """
+    labels = {r.label for of_run in attacks.values() for r in of_run.values()}
+    mode = "eot1" if choices.n == 1 or "EOT-PGD" not in labels else "eot"
+    records, radii = {}, set()
     for key, of_run in attacks.items():
         run = ReportRun(runs[key], "")
-        records[key] = tuple(name for name, r in of_run.items() if r.is_clean or is_eot(run, r, "PGD"))
-    radii = {r.epsilon for of_run in attacks.values() for r in of_run.values() if r.label.endswith("PGD")}
+        swept = {name: r for name, r in of_run.items() if is_eot(run, r, "PGD") and (r.mode == mode or not run.random)}
+        radii |= {r.epsilon for r in swept.values()}
+        records[key] = tuple(name for name, r in of_run.items() if r.is_clean or name in swept)
     return [_item("accuracy-epsilon", records)] if len(radii) > 1 else []
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from graddiv import store
 from graddiv.errors import GradDivError
@@ -92,6 +92,7 @@ class ReportRun:
         return accuracy(found) if found else None
 
 
+@runtime_checkable
 class PublishedValue(Protocol):
     """An accuracy of the paper's, in percent, and as it prints it."""
 
@@ -101,6 +102,7 @@ class PublishedValue(Protocol):
     def std(self) -> float | None: ...
 
 
+@runtime_checkable
 class PublishedValues(Protocol):
     """Values of a publication that stand beside ours, at radii that correspond to ours."""
 

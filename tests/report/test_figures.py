@@ -1,6 +1,7 @@
 import csv
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,29 +10,48 @@ import numpy as np
 import pytest
 from matplotlib.axes import Axes
 
+from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.report import style
+from graddiv.records import ConcentrationRecord, GradientsRecord
+from graddiv.report import output, style
+from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures import FIGURES
 from graddiv.report.output import Figure, csv_text, image, save
-from graddiv.report.study import RunFiles, Study
 from tests.report import fake
 
 VARIANTS = ("adv-bnn", *(f"adv-bnn+graddiv-{R}" for R in ("kappa", "mean", "dpp", "max", "smoothmax")))
 
 
+SWEPT = {
+    "accuracy-epsilon": "epsilon",
+    "regularizers": "epsilon",
+    "lambda-sensitivity": "epsilon",
+    "n-sensitivity": "n",
+    "m-sensitivity": "m",
+}
+"""What the curves of accuracy go over: such a figure is made of no other attacks."""
+
+
 @pytest.fixture(scope="module")
-def studies(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Study]:
+def comparisons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Comparison]:
+    """What each figure is drawn from."""
     root = tmp_path_factory.mktemp("runs")
-    return {
-        "regularizers": fake.study(root / "variants", VARIANTS),
-        "lambda-sensitivity": fake.study(root / "lams", lams=(0.1, 1.0)),
-        "": fake.study(root / "main", ("adv-train", "adv-bnn", "adv-bnn+graddiv")),
+    made = {
+        "regularizers": fake.comparison(root / "variants", VARIANTS),
+        "lambda-sensitivity": fake.comparison(root / "lams", lams=(0.1, 1.0)),
     }
+    main = fake.comparison(root / "main", ("adv-train", "adv-bnn", "adv-bnn+graddiv"))
+    return {name: drawn_from(made.get(name, main), name) for name in FIGURES}
+
+
+def drawn_from(comparison: Comparison, name: str) -> Comparison:
+    """As a plan restricts it."""
+    return fake.swept(comparison, SWEPT[name]) if name in SWEPT else comparison
 
 
 @pytest.fixture(scope="module")
-def drawings(studies: dict[str, Study]) -> dict[str, Figure]:
-    return {name: draw(studies.get(name, studies[""])) for name, draw in FIGURES.items()}
+def drawings(comparisons: dict[str, Comparison]) -> dict[str, Figure]:
+    return {name: draw(comparisons[name]) for name, draw in FIGURES.items()}
 
 
 def table(drawing: Figure, **wanted: object) -> list[dict[str, Any]]:
@@ -122,14 +142,17 @@ def test_the_csv_holds_the_regions(drawings: dict[str, Figure]) -> None:
     assert np.array_equal(shown.T.ravel(), [r["class"] for r in table(drawing, method="adv-bnn", model="ensemble")])
 
 
-def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], studies: dict[str, Study]) -> None:
+def test_the_csv_holds_the_dots_and_the_means(
+    drawings: dict[str, Figure], comparisons: dict[str, Comparison]
+) -> None:
     drawing = drawings["scatter"]
     for dots, method in zip(drawing.figure.axes[0].collections, ("adv-bnn", "adv-bnn+graddiv"), strict=True):
         rows = table(drawing, method=method, what="gradient")
         assert np.array_equal(np.asarray(dots.get_offsets()), [[r["x"], r["y"]] for r in rows])
-        run = studies[""].run(method)
-        assert run is not None
-        v = run.measured("gradients")[0]["gradients"][0].astype(float)
+        [run] = [run for run in comparisons["scatter"].runs if run.method == method]
+        record = run.measured(GradientsRecord)
+        assert record is not None
+        v = record.gradients[0].astype(float)
         for name in ("scatter", "sphere"):
             (mean,) = table(drawings[name], method=method, what="mean")
             length = np.linalg.norm([mean[axis] for axis in "xyz" if axis in mean])
@@ -143,60 +166,65 @@ def test_the_csv_is_written_as_it_is(drawings: dict[str, Figure]) -> None:
     assert [float(row[2]) for row in read[1:]] == [row[2] for row in drawing.rows]
 
 
-def test_captions_are_made_of_the_numbers(studies: dict[str, Study], drawings: dict[str, Figure]) -> None:
-    medians = [
-        np.median(run.measured("concentration")[0]["kappa"][lambda_ok(run)].astype(float))
-        for run in studies[""].runs
-        if run.random
-    ]
+def measured(run: ReportRun) -> ConcentrationRecord:
+    found = run.measured(ConcentrationRecord)
+    assert found is not None
+    return found
+
+
+def test_captions_are_made_of_the_numbers(comparisons: dict[str, Comparison], drawings: dict[str, Figure]) -> None:
+    records = [measured(run) for run in comparisons["kappa"].runs if run.random]
+    medians = [np.median(record.kappa[record.usable].astype(float)) for record in records]
     assert f"median κ̂ falls from {medians[0]:.3g} to {medians[1]:.3g}" in drawings["kappa"].caption
 
 
-def lambda_ok(run: RunFiles) -> np.ndarray:
-    usable: np.ndarray = run.measured("concentration")[0]["usable"]
-    return usable
-
-
-def test_an_opposite_result_is_said_as_it_is(tmp_path: Path) -> None:
-    plain = fake.run(tmp_path / "plain", "adv-bnn")
-    worse = fake.run(tmp_path / "worse", "adv-bnn+graddiv", lam=0.01)
-    for path in (plain.path, worse.path):
-        (path / "records" / "gradients.record").rename(path / "gradients")
-    (plain.path / "gradients").rename(worse.path / "records" / "gradients.record")
-    (worse.path / "gradients").rename(plain.path / "records" / "gradients.record")
-    caption = FIGURES["cosines"](Study((plain, worse), "demo")).caption
+def test_an_opposite_result_is_said_as_it_is(comparisons: dict[str, Comparison]) -> None:
+    plain, graddiv = comparisons["cosines"].runs[1:]
+    swapped = [replace(plain, measurements=graddiv.measurements), replace(graddiv, measurements=plain.measurements)]
+    caption = FIGURES["cosines"](fake.compared(*swapped)).caption
     assert "mean cosine rises from" in caption
 
 
-def test_absent_records_name_the_command_that_makes_them(tmp_path: Path) -> None:
-    run = fake.run(tmp_path / "run", "adv-bnn", attacks=())
-    for path in (run.path / "records").glob("*.record"):
-        path.unlink()
-    (run.path / "metrics.jsonl").write_text('{"event": "start"}\n')
-    for name, draw in FIGURES.items():
-        command = r"'graddiv (sweep|measure|train|transfer) [^\n]*' makes them$"
-        with pytest.raises(GradDivError, match=rf"^the figure {name} needs .*: {command}"):
-            draw(Study((run,), "demo"))
+@pytest.mark.parametrize("name", FIGURES)
+def test_absent_records_name_the_command_that_makes_them(tmp_path: Path, name: str) -> None:
+    store.write_json(tmp_path / "experiment.json", fake.experiment("adv-bnn").dump())
+    (tmp_path / "metrics.jsonl").write_text('{"event": "start"}\n')
+    command = r"'graddiv (sweep|measure|train|transfer) [^\n]*' makes them$"
+    with pytest.raises(GradDivError, match=rf"^the figure {name} needs .*: {command}"):
+        FIGURES[name](fake.compared(ReportRun(tmp_path, "Adv-BNN")))
 
 
 @pytest.mark.parametrize("name", ["sphere", "scatter", "kappa", "transfer", "accuracy-epsilon", "boundary"])
-def test_one_run_alone_is_enough(studies: dict[str, Study], name: str) -> None:
-    alone = Study(studies[""].runs[-1:], "demo")
+def test_one_run_alone_is_enough(comparisons: dict[str, Comparison], name: str) -> None:
+    alone = fake.compared(comparisons[name].runs[-1])
     assert "Adv-BNN + GradDiv" in FIGURES[name](alone).caption
 
 
-def test_values_that_are_all_alike_have_a_density(tmp_path: Path) -> None:
-    run = fake.run(tmp_path / "run", "adv-bnn")
-    record = run.measured("concentration")[0]
-    record["kappa"][:] = 7.0
-    record.save(run.path / "records" / "concentration.record")
-    drawing = FIGURES["kappa"](Study((RunFiles(run.path, "Adv-BNN"),), "demo"))
+def test_values_that_are_all_alike_have_a_density(comparisons: dict[str, Comparison]) -> None:
+    run = comparisons["kappa"].runs[1]
+    alike = replace(measured(run), kappa=np.full(fake.EXAMPLES, 7.0, np.float32))
+    drawing = FIGURES["kappa"](fake.compared(replace(run, measurements=(alike,))))
     assert "Median κ̂: Adv-BNN 7." in drawing.caption
+
+
+def test_two_measurements_of_a_kind_are_refused(comparisons: dict[str, Comparison]) -> None:
+    run = comparisons["kappa"].runs[1]
+    twice = replace(run, measurements=(measured(run), measured(run)))
+    with pytest.raises(GradDivError, match="has 2 records of concentration here, expected at most one"):
+        FIGURES["kappa"](fake.compared(twice))
+
+
+def test_the_papers_curve_is_scaled_to_our_radius_of_training(drawings: dict[str, Figure]) -> None:
+    drawing = drawings["accuracy-epsilon"]
+    theirs = {row["x"]: row["accuracy"] for row in table(drawing, method="adv-bnn", whose="paper")}
+    assert theirs[0.253333] == 3.26, "of its 0.38, for it trained at 0.3 and we at 0.2"
+    assert 0.3 not in theirs
+    assert "which is 0.3 there and 0.2 here" in drawing.caption
 
 
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     for copy in ("a", "b"):
-        paths = save(FIGURES["cosines"](fake.study(tmp_path / copy)), tmp_path / f"out-{copy}")
+        paths = save(FIGURES["cosines"](fake.comparison(tmp_path / copy)), tmp_path / f"out-{copy}")
     assert [path.name for path in paths] == [f"cosines.{end}" for end in ("svg", "pdf", "png", "csv")]
     for path in paths:
         assert path.read_bytes() == (tmp_path / "out-a" / path.name).read_bytes()
@@ -204,12 +232,22 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", ["svg", "pdf", "png"])
 def test_saving_changes_nothing(drawings: dict[str, Figure], form: str) -> None:
-    assert image(drawings["transfer"], form) == image(drawings["transfer"], form)
+    def drawn() -> bytes:
+        output._drawn.cache_clear()
+        return image(drawings["transfer"], form)
+
+    first = drawn()
+    assert drawn() == first
+    assert output._drawn.cache_info().misses == 1, "it was drawn again"
 
 
-def test_the_callers_settings_are_left_alone(studies: dict[str, Study]) -> None:
+def test_a_figure_wanted_twice_is_drawn_once(drawings: dict[str, Figure]) -> None:
+    assert image(drawings["transfer"], "svg") is image(drawings["transfer"], "svg")
+
+
+def test_the_callers_settings_are_left_alone(comparisons: dict[str, Comparison]) -> None:
     before = dict(matplotlib.rcParams)
-    image(FIGURES["n-sensitivity"](studies[""]), "png")
+    image(FIGURES["n-sensitivity"](comparisons["n-sensitivity"]), "png")
     assert dict(matplotlib.rcParams) == before
 
 

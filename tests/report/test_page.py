@@ -2,9 +2,9 @@ import base64
 import io
 import json
 import re
-import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from graddiv import records
-from graddiv.records import Record
+from graddiv.records import ConcentrationRecord, GradientsRecord
 from graddiv.report import closeups, page
+from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures import FIGURES
-from graddiv.report.grids import all_grids, default_grid
-from graddiv.report.output import NOT_APPLICABLE, Figure, Table
-from graddiv.report.study import RunFiles, Study
+from graddiv.report.grids import Grid, grid_of
+from graddiv.report.output import NOT_APPLICABLE, Table
+from graddiv.report.page import Contents
 from graddiv.report.tables import accuracy_table, attack_table
 from graddiv.report.texts import legible
 from graddiv.report.verdict import Paired, headline, verdict
@@ -81,21 +82,35 @@ def plain(text: str) -> str:
     return text.replace("\u00a0", " ").replace("EOT¹", "EOT^1")
 
 
-def drawings(study: Study) -> list[Figure]:
-    return [FIGURES[name](study) for name in ("accuracy-epsilon", "scatter")]
+CHOICES = ((0.1, 10), (0.2, 5), (0.2, 10), (0.2, 20), (0.3, 10))
+"""Radius and n of the tables of attacks on the page."""
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
-    found = fake.study(tmp_path_factory.mktemp("runs"))
-    for run in found.runs:
-        (run.path / "recipe.toml").write_text(f'method = "{run.method}"  # </pre><script>\n')
-    return found
+def comparison(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    return fake.comparison(tmp_path_factory.mktemp("runs"))
+
+
+def grids(of: Comparison) -> dict[tuple[float, int], Grid]:
+    return {(epsilon, n): grid_of(fake.at(of, epsilon=epsilon, n=n)) for epsilon, n in CHOICES}
+
+
+def contents(of: Comparison, figures: bool = False) -> Contents:
+    """As a plan makes it: five tables of attacks, one of the supplement's, two figures."""
+    found = grids(of)
+    swept = fake.swept(of, "epsilon")
+    drawn = [FIGURES["accuracy-epsilon"](swept), FIGURES["scatter"](of)] if figures else []
+    return Contents(of, list(found.values()), found[0.2, 10], [accuracy_table(fake.at(of, modes="eot"))], drawn)
 
 
 @pytest.fixture(scope="module")
-def html(study: Study) -> str:
-    return page.render(study, [attack_table(study, 0.2, 10), accuracy_table(study)], drawings(study))
+def grid(comparison: Comparison) -> Grid:
+    return grids(comparison)[0.2, 10]
+
+
+@pytest.fixture(scope="module")
+def html(comparison: Comparison) -> str:
+    return page.render(contents(comparison, figures=True))
 
 
 @pytest.fixture(scope="module")
@@ -119,43 +134,42 @@ def test_nothing_is_fetched_and_the_page_can_be_mailed(html: str, read: Page) ->
     assert len(html.encode()) < page.SIZE
 
 
-def test_every_table_equals_its_csv(study: Study, read: Page) -> None:
-    for epsilon, n in ((0.1, 10), (0.2, 5), (0.2, 10), (0.2, 20), (0.3, 10)):
-        table = attack_table(study, epsilon, n)
+def test_every_table_equals_its_csv(comparison: Comparison, read: Page) -> None:
+    for epsilon, n in CHOICES:
+        table = attack_table(fake.at(comparison, epsilon=epsilon, n=n))
         shown = read.tables[f"{table.name}-n{n}"]
         assert [tuple(row[: len(table.columns)]) for row in shown] == [table.columns, *table.rows]
-    table = accuracy_table(study)
+    table = accuracy_table(fake.at(comparison, modes="eot"))
     assert [tuple(row) for row in read.tables[table.name]] == [table.columns, *table.rows]
 
 
 def test_without_scripts_one_choice_is_shown(read: Page) -> None:
     choices = [name for name in read.shown_tables if name.startswith("attacks-eps")]
-    assert choices == ["attacks-eps0.2-n10"], "that of training, with the most attacks"
+    assert choices == ["attacks-eps0.2-n10"], "the headline of the plan"
 
 
-def test_the_numbers_behind_a_cell(study: Study, html: str) -> None:
-    chosen = study.runs[0].attacks(label="EOT-Square", epsilon=0.3)
-    found = records.summary([r["correct"] for r in chosen])
+def test_the_numbers_behind_a_cell(comparison: Comparison, html: str) -> None:
+    chosen = comparison.runs[0].attacked(label="EOT-Square", epsilon=0.3)
+    found = records.summary([r.correct for r in chosen])
     low, high = (f"{100 * bound:.1f}" for bound in found.interval)
     tips = [plain(unescape(tip)) for tip in re.findall(r'data-tip="([^"]*)"', html)]
     [tip] = [t for t in tips if t.startswith("Adv-BNN, EOT-Square") and f"interval {low} to {high}" in t][:1]
     assert f"{found.mean * fake.EXAMPLES:.4g} of {fake.EXAMPLES} right, mean of 2 repeats" in tip
 
 
-def test_the_verdict_is_made_of_the_records(study: Study) -> None:
-    grid = default_grid(study, all_grids(study))
-    assert grid is not None
+def test_the_verdict_is_made_of_the_records(comparison: Comparison, grid: Grid) -> None:
     assert (grid.epsilon, grid.n) == (0.2, 10)
-    said = verdict(*study.runs, grid)
-    in_table = {row[0]: row[1:] for row in attack_table(study, 0.2, 10).rows}["Total, cross-fitted"]
+    said = verdict(*comparison.runs, grid)
+    in_table = {row[0]: row[1:] for row in attack_table(grid.comparison).rows}["Total, cross-fitted"]
     robust, _, rho = said.changes
     shown = robust.before.removesuffix(" %"), robust.after.removesuffix(" %")
     assert shown[0] == in_table[0].split()[0]
     assert shown[1] == in_table[2].split()[0]
     assert robust.before in said.sentences[0]
-    measured = [run.measured("concentration")[0] for run in study.runs]
-    assert rho.before == f"{np.sqrt(np.nanmean(measured[0]['mean_cosine'])):.2f}"
-    assert rho.after == f"{np.sqrt(np.nanmean(measured[1]['mean_cosine'])):.2f}"
+    for run, told in zip(comparison.runs, (rho.before, rho.after), strict=True):
+        measured = run.measured(ConcentrationRecord)
+        assert measured is not None
+        assert told == f"{np.sqrt(np.nanmean(measured.mean_cosine)):.2f}"
     assert "39 of 39" in rho.sure, "the example without gradients does not count"
 
 
@@ -198,38 +212,23 @@ def test_an_example_counts_once_however_many_repeats() -> None:
     assert found.flips[:2] == (1, 1)
 
 
-def test_only_shared_examples_are_paired(study: Study, tmp_path: Path) -> None:
-    moved = copied(study.runs[1], tmp_path)
-    for path in (moved.path / "records").glob("*.record"):
-        record = Record.load(path)
-        if "correct" in record.arrays:
-            Record(record.description, record.arrays | {"ids": record["ids"] + 30}).save(path)
-    shifted = Study((study.runs[0], moved), "demo")
-    grid = default_grid(shifted, all_grids(shifted))
-    assert grid is not None
-    assert "On the same 10 test examples" in verdict(*shifted.runs, grid).sentences[0]
+def test_only_shared_examples_are_paired(comparison: Comparison) -> None:
+    first, second = comparison.runs
+    moved = replace(second, attacks=tuple(replace(r, ids=r.ids + 30) for r in second.attacks))
+    shifted = grids(fake.compared(first, moved))[0.2, 10]
+    assert "On the same 10 test examples" in verdict(first, moved, shifted).sentences[0]
 
 
-def test_only_what_was_run_can_be_chosen(study: Study, tmp_path: Path) -> None:
-    grids = all_grids(study)
-    assert [(grid.epsilon, grid.n) for grid in grids] == [(0.1, 10), (0.2, 5), (0.2, 10), (0.2, 20), (0.3, 10)]
-    runs = [copied(run, tmp_path) for run in study.runs]
-    for run in runs:
-        for record in run.attacks(n=20):
-            record.arrays["ids"] = record["ids"] + 1  # on other examples than the table's
-    grids = all_grids(Study(tuple(runs), "demo"))
-    assert [(grid.epsilon, grid.n) for grid in grids] == [(0.1, 10), (0.2, 5), (0.2, 10), (0.3, 10)]
+def test_a_table_of_attacks_without_eot_has_no_n(comparison: Comparison) -> None:
+    assert grid_of(fake.at(comparison, epsilon=0.2, modes="fixed")).n == 0
 
 
-def copied(run: RunFiles, to: Path, title: str | None = None) -> RunFiles:
-    return RunFiles(Path(shutil.copytree(run.path, to / run.path.name)), title or run.title)
-
-
-def test_odd_names_are_text(study: Study, tmp_path: Path) -> None:
+def test_odd_names_are_text(comparison: Comparison) -> None:
     odd = '<script>alert(1)</script> & "O\'Hara"'
-    named = Study((study.runs[0], copied(study.runs[1], tmp_path, odd)), "demo")
+    first, second = comparison.runs
+    named = contents(fake.compared(first, replace(second, title=odd)))
     table = Table("odd", odd, ("a", "<b>"), (("<i>x</i>", "1"),), "</table>")
-    html = page.render(named, [table])
+    html = page.render(replace(named, tables=[table]))
     assert "<script>alert" not in html
     assert "<i>x" not in html
     assert unescape(html).count(odd) > 5
@@ -238,46 +237,46 @@ def test_odd_names_are_text(study: Study, tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def bare(study: Study, tmp_path: Path) -> Study:
-    run = copied(study.runs[0], tmp_path)
-    shutil.rmtree(run.path / "records")
-    return Study((run,), "demo")
+def bare(comparison: Comparison) -> Contents:
+    run = comparison.runs[0]
+    return Contents(fake.compared(ReportRun(run.path, run.title)), [], None)
 
 
-def test_a_page_of_one_run_without_records(bare: Study) -> None:
+def test_a_page_of_one_run_without_records(bare: Contents) -> None:
     read = Page(page.render(bare))
     assert "There is no verdict on GradDiv" in read.text
     assert {"tables", "up-close", "figures", "checklist"}.isdisjoint(read.ids)
 
 
 def test_deterministic_networks_and_many_runs(tmp_path: Path) -> None:
-    study = fake.study(tmp_path, ("adv-train", "adv-bnn", "adv-bnn+graddiv"), (0.1, 0.3))
-    read = Page(page.render(study))
+    many = fake.comparison(tmp_path, ("adv-train", "adv-bnn", "adv-bnn+graddiv"), (0.1, 0.3))
+    read = Page(page.render(contents(many)))
     rows = {row[0]: row for row in read.tables["attacks-eps0.2-n10"]}
     assert NOT_APPLICABLE in rows["EOT-PGD"]
     assert read.text.count("test examples of mnist-mini, at ε = 0.2") == 2, "a verdict for each lambda"
 
 
-def test_examples_up_close(study: Study, html: str) -> None:
-    grid = default_grid(study, all_grids(study))
-    assert grid is not None
-    digits = closeups.close_ups(study, study.runs, [grid], grid, 10**6)
+def test_examples_up_close(comparison: Comparison, grid: Grid, html: str) -> None:
+    digits = closeups.close_ups(comparison, comparison.runs, [grid], grid, 10**6)
     assert len(digits) == 20
-    record = grid.of(study.runs[1], "EOT-PGD")[0]
+    record = grid.of(comparison.runs[1], "EOT-PGD")[0]
     [row] = [row for row in digits[4]["galleries"][0]["runs"][1] if row["name"] == "PGD"]
     shot = row["shots"][2]
-    assert shot["models"] == record["right"][4].sum()
-    assert shot["right"] == record["correct"][4]
+    assert shot["models"] == record.right[4].sum()
+    assert shot["right"] == record.correct[4]
     assert digits[3]["scatter"]
     assert not digits[4]["scatter"], "gradients are kept of the first few"
     assert f"{shot['models']}/20" in html
-    assert 1 <= len(closeups.close_ups(study, study.runs, [grid], grid, 50_000)) < 20, "as many as there is room for"
+    few = closeups.close_ups(comparison, comparison.runs, [grid], grid, 50_000)
+    assert 1 <= len(few) < 20, "as many as there is room for"
 
 
-def test_the_mean_gradients_lie_in_the_plane(study: Study) -> None:
-    for cloud, run in zip(closeups.scatter(study, study.runs, 0), study.runs, strict=True):
-        gradients = run.measured("gradients")[0]["gradients"][0].astype(np.float64)
-        assert np.linalg.norm(cloud["mean"]) == pytest.approx(np.linalg.norm(gradients.mean(0)), abs=2e-3)
+def test_the_mean_gradients_lie_in_the_plane(comparison: Comparison) -> None:
+    for cloud, run in zip(closeups.scatter(comparison, comparison.runs, 0), comparison.runs, strict=True):
+        record = run.measured(GradientsRecord)
+        assert record is not None
+        mean = record.gradients[0].astype(np.float64).mean(0)
+        assert np.linalg.norm(cloud["mean"]) == pytest.approx(np.linalg.norm(mean), abs=2e-3)
         assert np.mean(cloud["points"], axis=0) == pytest.approx(cloud["mean"], abs=2e-3)
 
 
@@ -292,27 +291,29 @@ def test_pictures_are_the_images(channels: int) -> None:
     assert np.moveaxis(read.reshape(5, 7, channels), -1, 0) == pytest.approx(pixels, abs=0.51 / 255)
 
 
-def test_a_heavy_figure_becomes_a_picture(study: Study, bare: Study, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawing = FIGURES["scatter"](study)
+def test_a_heavy_figure_becomes_a_picture(
+    comparison: Comparison, bare: Contents, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_figure = replace(bare, figures=[FIGURES["scatter"](comparison)])
     sizes = {"svg": b"s" * (page.HEAVY + 1), "png": b"p" * 10}
     monkeypatch.setattr(page, "image", lambda drawing, form: sizes[form])
-    assert "image/png" in page.render(bare, [], [drawing])
+    assert "image/png" in page.render(with_figure)
     sizes["svg"] = b"s"
-    assert "image/png" not in page.render(bare, [], [drawing])
+    assert "image/png" not in page.render(with_figure)
 
 
-def test_recipe_cost_and_checklist(study: Study, read: Page) -> None:
-    assert 'method = "adv-bnn+graddiv"  # </pre><script>' in read.text
+def test_recipe_cost_and_checklist(comparison: Comparison, read: Page) -> None:
+    assert 'method = "adv-bnn+graddiv"' in read.text
     assert any(row[0] == "graddiv" and "lam 0.3" in row[2] for table in read.tables.values() for row in table)
-    spent = sum(int(record["cost_forwards"].sum()) for record in study.runs[1].attacks())
+    spent = sum(int(record.cost_forwards.sum()) for record in comparison.runs[1].attacks)
     assert any(row[0] == "Adv-BNN + GradDiv" and row[4] == f"{spent:,}".replace(",", "\u202f")
                for table in read.tables.values() for row in table)  # fmt: skip
     assert "Success grows with epsilon" in read.text
     assert "A finite set of attacks proves no robustness." in read.text
 
 
-def test_equal_records_give_equal_bytes(study: Study, html: str, tmp_path: Path) -> None:
-    again = page.write(study, tmp_path, [attack_table(study, 0.2, 10), accuracy_table(study)], drawings(study))
+def test_equal_records_give_equal_bytes(comparison: Comparison, html: str, tmp_path: Path) -> None:
+    again = page.write(contents(comparison, figures=True), tmp_path)
     assert again.name == "report.html"
     assert again.read_text() == html
 
