@@ -98,13 +98,13 @@ class Record:
 
 
 @cache  # reading hints takes longer than reading a record
-def _arrays_of(record: type[Record]) -> dict[str, Any]:
+def _arrays_of(record: Any) -> dict[str, Any]:
     """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
     return {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
 
 
 @cache
-def _settings_of(record: type[Record]) -> list[Field[Any]]:
+def _settings_of(record: Any) -> list[Field[Any]]:
     return [f for f in fields(record) if f.name not in _arrays_of(record)]
 
 

@@ -244,7 +244,7 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     cut = rng.normal(0.8, 0.5 * (1 - rho), (k, shown + 1, 1, 1)) + rng.normal(0, 0.3, (k, shown + 1, 1, 1)) * side
     regions = np.where(side[:, None] > cut, 3, np.where(side[None] > 1.1, 7, 0)).astype(np.uint8)
     axes = rng.choice([-0.2, 0.2], (k, 2, 1, SIDE, SIDE)).astype(np.float32)
-    write(boundary_job(of, out, epsilon=0.3, grid=13), {"regions": regions, "axes": axes, "images": images})
+    write(boundary_job(of, out, epsilon=0.3, grid=13, models=shown), {"regions": regions, "axes": axes, "images": images})
 
     judged = rng.random((EXAMPLES, MODELS, MODELS)) < 0.9 - 0.5 * rho
     judged[:, np.arange(MODELS), np.arange(MODELS)] = rng.random((EXAMPLES, MODELS)) < 0.2
