@@ -27,7 +27,7 @@ from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.transfer import transfer_job
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
-from graddiv.records import Record
+from graddiv.records import AttackRecord
 from graddiv.seeding import fold, generator
 
 EPSILON = 0.3
@@ -52,18 +52,18 @@ def shortened(times: int = 1) -> list[Cell]:
     return [cell for cell in cells(short, [EPSILON], n=N) if cell.attack is not None]
 
 
-def passes(records: list[Record]) -> dict[str, float]:
+def passes(records: list[AttackRecord]) -> dict[str, float]:
     """Forward and backward passes that an example cost, and what the whole suite would: each step costs the same.
 
     What comes before the first step, such as B&B's search for a start, is paid once: a step is the difference to twice
     as many, on an example of a small network, whose passes are as many.
     """
-    spent = [(float(r["cost_forwards"][0]), float(r["cost_backwards"][0])) for r in records]
+    spent = [(float(r.cost_forwards[0]), float(r.cost_backwards[0])) for r in records]
     longer = attack_all(target(True, 1, 1), shortened(2))
     full = {cell.attack.name: cell.attack.iterations for cell in cells(suite("paper"), [EPSILON], n=N) if cell.attack}
     whole = 0.0
     for both, r, double in zip(spent, records, longer, strict=True):
-        more = float(double["cost_forwards"][0] + double["cost_backwards"][0]) - sum(both)
+        more = float(double.cost_forwards[0] + double.cost_backwards[0]) - sum(both)
         whole += sum(both) + more / max(1, double.m - r.m) * (full[r.attack["name"]] - r.m)
     return {"forwards": sum(f for f, _ in spent), "backwards": sum(b for _, b in spent), "whole suite": whole}
 

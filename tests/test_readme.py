@@ -16,8 +16,8 @@ import torch
 from torch import nn
 from typer.testing import CliRunner
 
-from graddiv.cli import app
 from graddiv.attacks.registry import ATTACKS
+from graddiv.cli import app
 from graddiv.recipes import recipe
 from graddiv.training import train
 from tests.helpers import CLASSES, images, labels, no_type_checks

@@ -1,6 +1,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,43 +9,119 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binomtest
 
+from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.records import Record, as_rows, cross_fitted_total, curve, flips, read_all, summary, table, total, wilson
+from graddiv.records import (
+    AttackRecord,
+    ConcentrationRecord,
+    GradientsRecord,
+    MeasurementRecord,
+    Record,
+    as_rows,
+    cross_fitted_total,
+    curve,
+    flips,
+    read_all,
+    summary,
+    table,
+    total,
+    wilson,
+)
+from graddiv.records.record import KINDS
+from tests.fake_records import COMMON, arrays, attack_record, description
+from tests.helpers import no_type_checks
+
+record = attack_record
 
 
-def record(label: str = "PGD", repeat: int = 0, b: int = 50, seed: int = 0, **settings: object) -> Record:
-    rng = np.random.default_rng([seed, repeat, len(label)])
-    margins = rng.standard_normal((2, b)).astype(np.float32)
-    described = {
-        "label": label, "attack": {"name": label, "m": 10, "seed": repeat}, "n": 1, "m": 10, "epsilon": 0.1,
-        "repeat": repeat, "target": "t", "examples": b, "data": {"sha256": "0" * 8, "split": "test"}, **settings,
-    }  # fmt: skip
-    arrays = {
-        "margin": margins[0], "correct": margins[0] < 0, "margin_again": margins[1], "correct_again": margins[1] < 0,
-        "right": rng.random((b, 3)) < 0.5, "distance": np.full(b, 0.1, np.float32), "cost_forwards": np.full(b, 7),
-    }  # fmt: skip
-    return Record(described, arrays)
+def save(path: Path, made: Record) -> None:
+    store.write_arrays(path, made.arrays, {"kind": made.kind, **made.description})
 
 
 def test_a_record_comes_back_as_it_was(tmp_path: Path) -> None:
-    record().save(tmp_path / "a.record")
-    again = Record.load(tmp_path / "a.record")
+    save(tmp_path / "a.record", record())
+    again = AttackRecord.load(tmp_path / "a.record")
     assert again.description == record().description
-    assert all((again[name] == array).all() for name, array in record().arrays.items())
-    assert (again.epsilon, again.kind) == (0.1, "attack")
-    with pytest.raises(AttributeError):
-        _ = again.nonsense
+    assert all((again.arrays[name] == array).all() for name, array in record().arrays.items())
+    assert (again.epsilon, again.value("epsilon"), again.data.split) == (0.1, 0.1, "test")
+    with pytest.raises(GradDivError, match="records of kind 'attack' have no setting 'nonsense'"):
+        again.value("nonsense")
+
+
+def test_a_record_of_any_kind_is_read_as_its_class(tmp_path: Path) -> None:
+    from tests.report import fake
+
+    path = tmp_path / "run"
+    fake.run(path, "adv-bnn", attacks=(), repeats=1)
+    found = read_all(path)
+    classes = {type(r) for r in found}
+    assert classes == {known for known in KINDS.values() if known.__module__.startswith("graddiv.")}
+    assert all(type(r) is KINDS[r.kind] for r in found)
+    concentration = path / "records" / "concentration.record"
+    assert isinstance(MeasurementRecord.load(concentration), ConcentrationRecord)
+    with pytest.raises(
+        GradDivError, match=r"concentration\.record is a record of kind 'concentration', expected .*attack"
+    ):
+        AttackRecord.load(concentration)
+    with pytest.raises(GradDivError, match="of kind 'concentration', expected one of gradients$"):
+        GradientsRecord.load(concentration)
+
+
+def without(values: dict[str, Any], name: str) -> dict[str, Any]:
+    return {key: value for key, value in values.items() if key != name}
+
+
+@pytest.mark.parametrize(
+    ("described", "found", "message"),
+    [
+        (description(), without(arrays(), "margin"), "lacks the array 'margin': it is damaged, or of another version"),
+        (description(), arrays(margins=np.zeros(50)), "has the unknown array 'margins', expected only ids, labels, "),
+        (description(), arrays(margin=np.zeros(49, np.float32)), r"the array 'margin' has shape \(49,\) .* b = 50"),
+        (description(), arrays(margin=np.zeros((50, 1), np.float32)), r"the array 'margin' has shape \(50, 1\)"),
+        (
+            description(),
+            arrays(correct=np.zeros(50)),
+            "the array 'correct' has shape .* and type float64, expected Bool",
+        ),
+        (description(b=49), arrays(), r"the array 'ids' has shape \(50,\) .* b = 49"),
+        (without(description(), "epsilon"), arrays(), "lacks the setting 'epsilon'"),
+        (description(radius=0.1), arrays(), "has the unknown setting 'radius', expected only target, "),
+        (description(data={"name": "d"}), arrays(), "the setting 'data' is .*, expected name, split and sha256"),
+        (description(kind="atack"), arrays(), "is a record of kind 'atack', expected one of attack, "),
+    ],
+)
+def test_a_file_with_a_wrong_part_is_refused_by_name(
+    tmp_path: Path, described: dict[str, Any], found: dict[str, np.ndarray], message: str
+) -> None:
+    store.write_arrays(tmp_path / "a.record", found, described)
+    with no_type_checks(), pytest.raises(GradDivError, match=rf"a\.record:? {message}"):
+        Record.load(tmp_path / "a.record")
+
+
+def test_a_description_that_is_no_table_is_refused(tmp_path: Path) -> None:
+    store.write_arrays(tmp_path / "a.record", arrays(), ["attack"])
+    with pytest.raises(GradDivError, match=r"a\.record is a record of kind None"):
+        Record.load(tmp_path / "a.record")
+
+
+def test_axes_of_one_name_must_agree() -> None:
+    n, p, b = 3, 4, 2
+    settings = {"kind": "gradients", "n": n, "p": p, "examples": b, **COMMON}
+    common = {"ids": np.arange(b), "labels": np.arange(b), "images": np.zeros((b, 1, 2, 2), np.float32)}
+    v, cosines = np.zeros((b, n, p), np.float16), np.zeros((b, n, n), np.float32)
+    GradientsRecord.made(settings, {**common, "gradients": v, "cosines": cosines}, "here")
+    with pytest.raises(GradDivError, match=r"here: the array 'cosines' has shape \(2, 3, 2\)"):
+        GradientsRecord.made(settings, {**common, "gradients": v, "cosines": cosines[:, :, :2]}, "here")
 
 
 def test_records_are_read_and_tabled_without_torch(tmp_path: Path) -> None:
-    record().save(tmp_path / "a.record")
+    save(tmp_path / "a.record", record())
     (tmp_path / "deep").mkdir()
-    record("FGSM").save(tmp_path / "deep" / "b.record")
+    save(tmp_path / "deep" / "b.record", record("FGSM"))
     code = f"""
 import sys
 from pathlib import Path
 from graddiv.records import as_rows, read_all, table
-from graddiv.projections import plane
 found = read_all(Path({str(tmp_path)!r}))
 print(len(found), len(table(found)), len(as_rows(found)), "torch" in sys.modules)
 """
@@ -79,18 +156,19 @@ def test_flips_are_paired() -> None:
     assert flips(first, first).p == 1
 
 
-def noisy(rng: np.random.Generator, truth: np.ndarray) -> Record:
+def noisy(rng: np.random.Generator, truth: np.ndarray) -> AttackRecord:
     """Two independent noisy looks at the same margins."""
-    one, two = (truth + rng.standard_normal(len(truth)) for _ in range(2))
-    return Record({}, {"margin": one, "correct": one < 0, "margin_again": two, "correct_again": two < 0})
+    one, two = (truth + rng.standard_normal(len(truth)).astype(np.float32) for _ in range(2))
+    found = {"margin": one, "correct": one < 0, "margin_again": two, "correct_again": two < 0}
+    return record(b=len(truth), found=found)
 
 
 def test_total_of_identical_attacks_is_biased_and_the_cross_fitted_one_is_not() -> None:
     """Eight attacks that do the same to 20000 examples: the worst of them is as good as any."""
     rng = np.random.default_rng(0)
-    truth = rng.normal(-0.5, 1, 20_000)
+    truth = rng.normal(-0.5, 1, 20_000).astype(np.float32)
     records = [noisy(rng, truth) for _ in range(8)]
-    accuracy = np.mean([r["correct"].mean() for r in records])
+    accuracy = np.mean([r.correct.mean() for r in records])
     error = 0.5 / np.sqrt(20_000)
     assert total(records).mean() < accuracy - 0.1
     assert abs(cross_fitted_total(records).mean() - accuracy) < 4 * error
@@ -98,7 +176,7 @@ def test_total_of_identical_attacks_is_biased_and_the_cross_fitted_one_is_not() 
 
 def test_total_is_an_and() -> None:
     records = [record(label) for label in ("PGD", "FGSM", "Square!")]
-    np.testing.assert_array_equal(total(records), [all(r["correct"][i] for r in records) for i in range(50)])
+    np.testing.assert_array_equal(total(records), [all(r.correct[i] for r in records) for i in range(50)])
 
 
 def test_the_table() -> None:
@@ -113,44 +191,52 @@ def test_the_table() -> None:
     assert rows["Total (all attacks)"].accuracy.mean == pytest.approx(np.mean(per_repeat))
 
 
-def test_namesakes_are_told_apart_by_what_differs() -> None:
-    records = [
-        record("PGD", repeat, attack={"name": "PGD", "m": m, "seed": repeat}) for m in (5, 9) for repeat in (0, 1)
+def test_every_epsilon_has_its_own_rows_and_totals() -> None:
+    labels, radii = ("PGD", "FGSM", "Square"), (0.2, 0.05)
+    at = {e: [record(label, draw=int(100 * e), epsilon=e) for label in labels] for e in radii}
+    clean = record("clean", epsilon=0.0)
+    rows = table([clean, *at[0.2], *at[0.05]])
+    alone = {e: table([clean, *at[e]]) for e in radii}
+    assert rows[0].label == "clean"
+    assert rows[0].accuracy.mean == clean.accuracy
+    assert [row.label for row in rows[1:]] == [
+        f"{row.label}, epsilon {e:g}" for e in sorted(radii) for row in alone[e][1:]
     ]
+    assert [row.accuracy.mean for row in rows[1:]] == [row.accuracy.mean for e in sorted(radii) for row in alone[e][1:]]
+    assert {row.epsilon for row in rows[1:]} == set(radii)
+    totals = [row.accuracy.mean for row in rows if row.label.startswith("Total (all")]
+    assert totals == [total(at[e]).mean() for e in sorted(radii)]
+    assert totals[0] != totals[1], "the numbers are worth looking at"
+
+
+def test_namesakes_are_told_apart_by_what_differs() -> None:
+    records = [record("PGD", repeat, m=m) for m in (5, 9) for repeat in (0, 1)]
     rows = table(records)
     assert [row.label for row in rows[:2]] == ["PGD, m 5", "PGD, m 9"]
     assert [row.accuracy.repeats for row in rows[:2]] == [2, 2]
-    by_n = [record("PGD", n=n, attack={"name": "PGD", "m": 5, "seed": 0}) for n in (1, 20)]
+    by_n = [record("PGD", n=n) for n in (1, 20)]
     assert [row.label for row in table(by_n)[:2]] == ["PGD, n 1", "PGD, n 20"]
 
 
 def test_the_same_found_in_two_directories_is_one_repeat() -> None:
-    twice = [record("PGD", repeat, examples=50) for repeat in (0, 1, 0, 1)]
+    twice = [record("PGD", repeat) for repeat in (0, 1, 0, 1)]
     assert table(twice)[0].accuracy.repeats == 2
-    assert table([record(), record(seed=1)])[0].accuracy.repeats == 1
-    assert table([record(), Record({**record().description, "seed": 1}, record().arrays)])[0].accuracy.repeats == 2
+    assert table([record(), record(draw=1)])[0].accuracy.repeats == 1
+    assert table([record(), record(seed=1)])[0].accuracy.repeats == 2
 
 
-def test_totals_are_of_one_setting_of_each_attack_and_of_those_repeated_as_often_as_most() -> None:
+def test_totals_count_every_setting_of_an_attack_over_the_repeats_that_all_have() -> None:
     suite = [record(label, repeat) for label in ("PGD", "FGSM", "Square") for repeat in range(3)]
-    expected = {row.label: (row.accuracy, row.attacks) for row in table(suite) if row.label.startswith("Total")}
-    assert [attacks for _, attacks in expected.values()] == [2, 3, 3]
-    longer = [record("PGD", seed=i, attack={"name": "PGD", "m": m, "seed": 0}, m=m) for i, m in enumerate((5, 200))]
-    more = [record("PGD", seed=3, n=100), record("FAB", seed=4)]
-    rows = table([*longer, *more, *suite])
-    assert {row.label: (row.accuracy, row.attacks) for row in rows if row.label.startswith("Total")} == expected
+    rows = {row.label: row for row in table([*suite, record("PGD", draw=1, m=200)])}
+    totals = {label: (row.attacks, row.accuracy.repeats) for label, row in rows.items() if label.startswith("Total")}
+    assert totals == {
+        "Total (paper's rows)": (3, 1),
+        "Total (all attacks)": (4, 1),
+        "Total, cross-fitted": (4, 1),
+    }
+    assert rows["PGD, m 10"].accuracy.repeats == 3
     unfinished = table([r for r in suite if r.repeat < 2 or r.label == "PGD"])
     assert [(row.accuracy.repeats, row.attacks) for row in unfinished if row.label == "Total (all attacks)"] == [(2, 3)]
-
-
-def test_the_total_is_of_the_setting_that_most_modes_share() -> None:
-    suite = [record(label, n=n, seed=i) for i, (label, n) in enumerate((("PGD", 1), ("EOT-PGD", 10), ("EOT-FGSM", 10)))]
-    for other in suite:
-        other.description["attack"]["name"] = other.label.removeprefix("EOT-")
-    swept = [record("EOT-PGD", n=n, seed=n, attack={"name": "PGD", "m": 10, "seed": 0}) for n in (5, 100)]
-    expected = [row.accuracy.mean for row in table(suite)[-3:]]
-    assert [row.accuracy.mean for row in table([*swept, *suite])[-3:]] == expected
-    assert [row.accuracy.mean for row in table([*swept, *suite[:1], *suite[2:]])[-3:]] != expected
 
 
 def test_totals_need_common_examples_and_repeats() -> None:
@@ -161,15 +247,19 @@ def test_totals_need_common_examples_and_repeats() -> None:
 
 
 def test_curves_are_in_order() -> None:
-    records = [record(epsilon=e, seed=i) for i, e in enumerate((0.3, 0.1, 0.2, 0.1))]
+    records = [record(epsilon=e, draw=i) for i, e in enumerate((0.3, 0.1, 0.2, 0.1))]
     assert [(value, found.repeats) for value, found in curve(records, "epsilon")] == [(0.1, 2), (0.2, 1), (0.3, 1)]
 
 
 def test_rows_for_csv_are_flat() -> None:
-    measured = Record({"kind": "concentration", "n": 5}, {"rho": np.array([0.5, np.nan, 0.7]), "m": np.ones((3, 2))})
-    attack, other = as_rows([record(), measured])
+    names = ("rho", "rho_1", "rho_debiased", "mean_cosine", "kappa", "kappa_mle", "norm_ratio")
+    values = {name: np.array([0.5, np.nan, 0.7], np.float32) for name in names}
+    found = {"ids": np.arange(3), "labels": np.arange(3), "usable": np.array([True, False, True]), **values}
+    described = {"kind": "concentration", "n": 5, "p": 16, "examples": 3, **COMMON}
+    attack, other = as_rows([record(), ConcentrationRecord.made(described, found, "here")])
     assert attack["attack.m"] == 10
     assert attack["accuracy"] == record().accuracy
     assert attack["mean_distance"] == pytest.approx(0.1)
     assert attack["cost_forwards"] == 350
-    assert other == {"kind": "concentration", "n": 5, "mean_rho": pytest.approx(0.6)}
+    assert (other["kind"], other["n"], other["data.split"]) == ("concentration", 5, "test")
+    assert other["mean_rho"] == pytest.approx(0.6), "of those that have a direction"

@@ -6,7 +6,6 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
@@ -97,14 +96,18 @@ class Record:
         return {name: getattr(self, name) for name in _arrays_of(type(self))}
 
 
-@cache  # reading hints takes longer than reading a record
-def _arrays_of(record: Any) -> dict[str, Any]:
+_DECLARED: dict[type[Record], dict[str, Any]] = {}
+
+
+def _arrays_of(record: type[Record]) -> dict[str, Any]:
     """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
-    return {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
+    if record not in _DECLARED:  # reading hints takes longer than reading a record
+        hints = get_type_hints(record)
+        _DECLARED[record] = {name: hint for name, hint in hints.items() if hasattr(hint, "dim_str")}
+    return _DECLARED[record]
 
 
-@cache
-def _settings_of(record: Any) -> list[Field[Any]]:
+def _settings_of(record: type[Record]) -> list[Field[Any]]:
     return [f for f in fields(record) if f.name not in _arrays_of(record)]
 
 

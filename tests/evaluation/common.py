@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graddiv.attacks import FGSM, PGD
 from graddiv.evaluation import Cell, Target
 from graddiv.networks import GaussianNetwork, bayesian
+from graddiv.records import Record
 from graddiv.seeding import generator
 from tests.helpers import images, labels, network
 
@@ -78,10 +80,9 @@ def contents(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in files}
 
 
-def assert_same(first: Sequence[object], second: Sequence[object]) -> None:
-    import numpy as np
-
+def assert_same(first: Sequence[Record], second: Sequence[Record]) -> None:
     for a, b in zip(first, second, strict=True):
-        assert a.description == b.description  # type: ignore[attr-defined]
-        for name in a.arrays:  # type: ignore[attr-defined]
-            np.testing.assert_array_equal(a[name], b[name])  # type: ignore[index]
+        assert a.description == b.description
+        assert a.arrays.keys() == b.arrays.keys()
+        for name, array in a.arrays.items():
+            np.testing.assert_array_equal(array, b.arrays[name])

@@ -3,7 +3,9 @@ import random
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -14,22 +16,41 @@ from graddiv.evaluation import attack_all, batches
 from graddiv.evaluation.batches import Job, run, writing
 from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.robustness import attack_job
+from graddiv.records import Record
 from tests.evaluation.common import assert_same, contents, forked, small_cells, small_target, wait_or_kill
+from tests.fake_records import COMMON
 
 
-def counting_job(path: Path | None, seen: list[slice], examples: int = 7, batch: int = 3, **settings: object) -> Job:
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CountRecord(Record):
+    """A record of nothing but its examples."""
+
+    kind: ClassVar[str] = "count"
+
+    of: list[int]
+    alpha: float | None = None
+
+
+def counted(start: int, stop: int) -> dict[str, np.ndarray]:
+    return {"ids": np.arange(start, stop), "labels": np.zeros(stop - start, np.int64)}
+
+
+def counting_job(
+    path: Path | None, seen: list[slice], examples: int = 7, batch: int = 3, **settings: object
+) -> Job[CountRecord]:
     def compute(rows: slice, advance: object) -> dict[str, np.ndarray]:
         seen.append(rows)
-        return {"ids": np.arange(rows.start, rows.stop)}
+        return counted(rows.start, rows.stop)
 
-    return Job("count", {"of": (1, 2), **settings}, path, examples, batch, 1.0, compute)
+    description = {"kind": "count", "of": (1, 2), **COMMON, "examples": examples, **settings}
+    return Job(CountRecord, "count", description, path, examples, batch, 1.0, compute)
 
 
 def test_batches_cover_every_example_once_with_and_without_a_file(tmp_path: Path) -> None:
     for path in (None, tmp_path / "a.record"):
         [record] = run([counting_job(path, [])])
-        assert record["ids"].tolist() == list(range(7))
-        assert record.description == {"of": [1, 2]}  # as JSON has it, wherever it comes from
+        assert record.ids.tolist() == list(range(7))
+        assert record.of == [1, 2], "as JSON has it, wherever it comes from"
 
 
 def test_a_finished_record_is_not_made_again(tmp_path: Path) -> None:
@@ -42,10 +63,14 @@ def test_a_finished_record_is_not_made_again(tmp_path: Path) -> None:
 
 def test_only_missing_batches_are_made(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
+<<<<<<< HEAD
     job.write_batch(1, {"ids": np.array([30, 40, 50])})
+=======
+    job.keep(1, {**counted(3, 6), "ids": np.array([30, 40, 50])})
+>>>>>>> work-D
     seen: list[slice] = []
     [record] = run([counting_job(tmp_path / "a.record", seen)])
-    assert record["ids"].tolist() == [0, 1, 2, 30, 40, 50, 6]
+    assert record.ids.tolist() == [0, 1, 2, 30, 40, 50, 6]
     assert [rows.start for rows in seen] == [0, 6]
 
 
@@ -55,7 +80,11 @@ def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: 
     if finished:
         run([job])
     else:
+<<<<<<< HEAD
         job.write_batch(0, {"ids": np.arange(3)})
+=======
+        job.keep(0, counted(0, 3))
+>>>>>>> work-D
     with pytest.raises(GradDivError, match=r"a\.record was made with alpha = 0\.1, now it is 0\.2"):
         run([counting_job(tmp_path / "a.record", [], alpha=0.2)])
 
@@ -63,18 +92,33 @@ def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: 
 def test_parts_left_by_a_kill_after_the_record_was_written_are_removed(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
     run([job])
+<<<<<<< HEAD
     job.write_batch(0, {"ids": np.arange(3)})
+=======
+    job.keep(0, counted(0, 3))
+>>>>>>> work-D
     run([job])
     assert list(contents(tmp_path)) == ["a.record"]
 
 
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
+<<<<<<< HEAD
     job.write_batch(0, {"ids": np.arange(3)})
+=======
+    job.keep(0, counted(0, 3))
+>>>>>>> work-D
     part = tmp_path / "a.parts" / "00000"
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(GradDivError, match="00000 is damaged"):
         run([job])
+
+
+def test_what_a_batch_lacks_is_told_before_a_record_is_written(tmp_path: Path) -> None:
+    job = replace(counting_job(tmp_path / "a.record", []), compute=lambda rows, advance: {"ids": np.arange(7)[rows]})
+    with pytest.raises(GradDivError, match=r"a\.record lacks the array 'labels'"):
+        run([job])
+    assert not (tmp_path / "a.record").exists()
 
 
 def test_nothing_to_evaluate_is_an_error() -> None:
@@ -175,7 +219,7 @@ def test_work_is_dealt_out_over_all_jobs(tmp_path: Path) -> None:
         seen: list[list[slice]] = [[], [], []]
         jobs = [counting_job(tmp_path / f"{i}.record", seen[i], examples=2) for i in range(3)]
         records = run(jobs, process=Thread(rank, 2, ALONE.device))
-        assert [record["ids"].tolist() for record in records] == [[0, 1]] * 3
+        assert [record.ids.tolist() for record in records] == [[0, 1]] * 3
         return [len(slices) for slices in seen]
 
     with ThreadPoolExecutor(2) as threads:

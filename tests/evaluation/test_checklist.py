@@ -21,8 +21,9 @@ from graddiv.evaluation.checklist import (
 from graddiv.evaluation.checklist import random_search as random_item
 from graddiv.evaluation.checklist import unbounded as unbounded_item
 from graddiv.networks import bayesian
-from graddiv.records import Record, flips
+from graddiv.records import AttackRecord, flips
 from graddiv.seeding import generator
+from tests.fake_records import attack_record
 from tests.helpers import convnet
 
 TINY = Settings(
@@ -31,12 +32,20 @@ TINY = Settings(
 )  # fmt: skip
 
 
-def record(right: float, label: str = "EOT-PGD", mode: str = "eot", b: int = 10_000, **settings: object) -> Record:
+def record(
+    right: float,
+    label: str = "EOT-PGD",
+    mode: str = "eot",
+    b: int = 10_000,
+    again: float | None = None,
+    **settings: object,
+) -> AttackRecord:
     """A record of this accuracy, with the same first examples right: two of them are nested."""
-    correct = np.arange(b) < right * b
-    name = label.removeprefix("EOT-").removeprefix("EOT^1-")
-    described = {"label": label, "mode": mode, "n": 10, "m": 50, "epsilon": 0.1, "attack": {"name": name}, **settings}
-    return Record(described, {"correct": correct, "correct_again": correct})
+    found = {
+        "correct": np.arange(b) < right * b,
+        "correct_again": np.arange(b) < (right if again is None else again) * b,
+    }
+    return attack_record(label, b=b, found=found, **{"mode": mode, "n": 10, "m": 50, **settings})
 
 
 def test_the_papers_own_table_fails_within_the_fixed_mode_only() -> None:
@@ -57,8 +66,7 @@ def test_black_box_against_white_box() -> None:
 
 
 def test_the_winner_is_chosen_on_one_ensemble_and_judged_on_another() -> None:
-    lucky = record(0.5, "Square")
-    lucky.arrays["correct_again"] = np.arange(10_000) < 9000
+    lucky = record(0.5, "Square", again=0.9)
     assert black_box([lucky], [record(0.8)]).verdict == "pass"
 
 

@@ -6,11 +6,13 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from graddiv import store
+from graddiv.attacks import Attack
 from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.experiment import parse
@@ -49,14 +51,22 @@ def graddiv(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
 
 
-def test_attack_prints_the_table_and_writes_records(run: Path) -> None:
+def computed_again(*arguments: object, **options: object) -> NoReturn:
+    pytest.fail("what is on disk was computed again")
+
+
+def test_attack_prints_the_table_and_writes_records_and_does_so_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--examples", 2)
     first = graddiv(*arguments)
     assert "EOT-PGD" in first.output
     assert "Total, cross-fitted" in first.output
     assert "epsilon 0.2, 2 test" in first.output
     assert len(read_all(run / "records")) == 1 + 2 * 3
-    assert graddiv(*arguments).output == first.output, "nothing is computed twice"
+    monkeypatch.setattr(Attack, "__call__", computed_again)
+    assert graddiv(*arguments).output == first.output
+    monkeypatch.undo()
     assert "Total (6 of the paper's 16 rows)" in first.output
     with pytest.raises(GradDivError, match="was made with examples = 2, now it is 5"):
         graddiv(*arguments[:-2], "--examples", 5)

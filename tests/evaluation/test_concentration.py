@@ -21,7 +21,7 @@ from graddiv.evaluation.concentration import (
 )
 from graddiv.evaluation.prediction import models_of, predict
 from graddiv.geometry import L2
-from graddiv.records import Record
+from graddiv.records import ConcentrationRecord
 from graddiv.seeding import fold
 from tests.evaluation.common import small_target
 from tests.helpers import STOCHASTIC, convnet, images, labels
@@ -45,8 +45,8 @@ def test_running_sums_equal_the_statistics_of_all_gradients_at_once(kind: str) -
         "norm_ratio": vmf.norm_weighted_mrl(g, torch.nn.functional.logsigmoid(s)),
     }
     for name, values in expected.items():
-        np.testing.assert_allclose(record[name], values.numpy(), rtol=1e-5, err_msg=name)
-    assert record["usable"].all()
+        np.testing.assert_allclose(getattr(record, name), values.numpy(), rtol=1e-5, err_msg=name)
+    assert record.usable.all()
 
 
 def test_the_bound_is_theorem_1s() -> None:
@@ -55,14 +55,14 @@ def test_the_bound_is_theorem_1s() -> None:
     x, y, _ = target.examples(slice(0, 4))
     report = theorem1(list(models_of(target.F, 8, fold(0, "gradients"))), x, y, 0.2, torch.inf)
     for name in ("first_order", "theorem", "tightness", "holds", "excess"):
-        np.testing.assert_allclose(record[name], getattr(report, name).numpy(), rtol=1e-5, err_msg=name)
+        np.testing.assert_allclose(getattr(record, name), getattr(report, name).numpy(), rtol=1e-5, err_msg=name)
 
 
 def test_a_deterministic_network_is_wholly_concentrated() -> None:
     [record] = run([concentration_job(Target.of(convnet(), images(3), labels(3)))])
-    np.testing.assert_allclose(record["rho"], 1, atol=1e-6)
-    assert (record["mean_cosine"] == 1).all()
-    assert (record["kappa"] > 1e5).all()
+    np.testing.assert_allclose(record.rho, 1, atol=1e-6)
+    assert (record.mean_cosine == 1).all()
+    assert (record.kappa > 1e5).all()
 
 
 def test_examples_without_gradients_are_marked() -> None:
@@ -70,9 +70,9 @@ def test_examples_without_gradients_are_marked() -> None:
     with torch.no_grad():
         flat[2].weight.zero_()
     [record] = run([concentration_job(Target.of(flat, images(3), labels(3, classes=3)))])
-    assert not record["usable"].any()
-    assert np.isnan(record["rho"]).all()
-    assert np.isnan(record["kappa_mle"]).all()
+    assert not record.usable.any()
+    assert np.isnan(record.rho).all()
+    assert np.isnan(record.kappa_mle).all()
 
 
 def test_the_gradients_kept_are_those_measured(tmp_path: Path) -> None:
@@ -80,11 +80,11 @@ def test_the_gradients_kept_are_those_measured(tmp_path: Path) -> None:
     everything, first = run(
         [concentration_job(target, tmp_path, n=7), gradients_job(target, tmp_path, n=7, examples=2)]
     )
-    assert first["gradients"].shape == (2, 7, 36)
-    assert first["gradients"].dtype == np.float16
-    v = torch.from_numpy(first["gradients"]).double().transpose(0, 1)
-    np.testing.assert_allclose(vmf.mrl(v), everything["rho"][:2], atol=2e-3)
-    np.testing.assert_allclose(first["cosines"], cosines(v), atol=4e-3)
+    assert first.gradients.shape == (2, 7, 36)
+    assert first.gradients.dtype == np.float16
+    v = torch.from_numpy(first.gradients).double().transpose(0, 1)
+    np.testing.assert_allclose(vmf.mrl(v), everything.rho[:2], atol=2e-3)
+    np.testing.assert_allclose(first.cosines, cosines(v), atol=4e-3)
     assert {path.name for path in tmp_path.iterdir()} == {"concentration.record", "gradients.record"}
 
 
@@ -99,10 +99,10 @@ def test_turned_gradients_gain_in_proportion_to_the_cosine() -> None:
     angles = [0.0, 60.0, 90.0]
     [record] = run([rotation_job(target, epsilon=1e-4, geometry=L2(), m=1, angles=angles)])
     assert record.angles == angles
-    gains = record["increase"] / record["increase"][:, :1]
+    gains = record.increase / record.increase[:, :1]
     np.testing.assert_allclose(gains[:, 1], 0.5, atol=0.01)
     np.testing.assert_allclose(gains[:, 2], 0.0, atol=0.01)
-    np.testing.assert_array_equal(record["right"][:, 0], record["right_clean"])
+    np.testing.assert_array_equal(record.right[:, 0], record.right_clean)
 
 
 def test_the_l2_ball_grows_with_the_image() -> None:
@@ -114,21 +114,21 @@ def test_decision_regions(kind: str) -> None:
     target = small_target(kind, b=3)
     [record] = run([boundary_job(target, epsilon=0.3, examples=2, models=2, grid=5, n=2, m=2)])
     models = 1 if kind == "dirac" else 2
-    assert record["regions"].shape == (2, models + 1, 5, 5)
-    assert record["regions"].dtype == np.uint8
-    axes = record["axes"].reshape(2, 2, -1).astype(np.float64)
+    assert record.regions.shape == (2, models + 1, 5, 5)
+    assert record.regions.dtype == np.uint8
+    axes = record.axes.reshape(2, 2, -1).astype(np.float64)
     np.testing.assert_allclose((axes[:, 0] * axes[:, 1]).sum(1), 0, atol=1e-6)
     np.testing.assert_allclose(*np.linalg.norm(axes, axis=2).T, rtol=1e-5)
     assert record.coordinates == [-3.0, -1.5, 0.0, 1.5, 3.0]
     x, _, _ = target.examples(slice(0, 2))
     if kind != "foreign":  # whose masks depend on the place in the batch
         at_center = predict(target.F, x, n=3, seed=fold(0, "boundary", "models"))
-        np.testing.assert_array_equal(record["regions"][:, -1, 2, 2], at_center.label)
-        np.testing.assert_array_equal(record["regions"][:, 0, 2, 2], at_center.answers[0])
+        np.testing.assert_array_equal(record.regions[:, -1, 2, 2], at_center.label)
+        np.testing.assert_array_equal(record.regions[:, 0, 2, 2], at_center.answers[0])
         i, j = 4, 1
-        corner = x + torch.from_numpy(3.0 * record["axes"][:, 0] - 1.5 * record["axes"][:, 1]).double()
+        corner = x + torch.from_numpy(3.0 * record.axes[:, 0] - 1.5 * record.axes[:, 1]).double()
         named = predict(target.F, corner.clamp(0, 1), n=3, seed=fold(0, "boundary", "models")).label
-        np.testing.assert_array_equal(record["regions"][:, -1, i, j], named)
+        np.testing.assert_array_equal(record.regions[:, -1, i, j], named)
 
 
 def test_measurements_resume(tmp_path: Path) -> None:
@@ -136,5 +136,4 @@ def test_measurements_resume(tmp_path: Path) -> None:
     [record] = run([concentration_job(target, tmp_path, n=3)])
     with pytest.raises(GradDivError, match="was made with n = 3, now it is 4"):
         run([concentration_job(target, tmp_path, n=4)])
-    assert isinstance(record, Record)
-    assert record.kind == "concentration"
+    assert isinstance(record, ConcentrationRecord)

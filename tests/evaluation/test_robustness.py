@@ -13,7 +13,7 @@ from graddiv.evaluation import Cell, Target, attack_all, attack_cell, cells, eva
 from graddiv.evaluation.robustness import IMAGES
 from graddiv.geometry import L2
 from graddiv.networks import randomize
-from graddiv.records import PAPER_ROWS, Record, curve, read_all, table, total
+from graddiv.records import PAPER_ROWS, AttackRecord, curve, read_all, table, total
 from graddiv.seeding import fold
 from tests.evaluation.common import assert_same, contents, small_cells, small_target
 from tests.helpers import KINDS, STOCHASTIC, convnet, global_rng_untouched, images, labels, network, no_type_checks
@@ -31,10 +31,10 @@ def test_every_network_can_be_evaluated(kind: str) -> None:
         *["PGD", "EOT^1-PGD", "EOT-PGD"][:modes],
     ]
     for record in records:
-        assert record["correct"].shape == (5,)
-        assert record["right"].shape == (5, 3 if kind != "dirac" else 1)
-        assert (record["distance"] <= 0.1 + 1e-6).all()
-        assert record["images"].shape == (5, 1, 6, 6)
+        assert record.correct.shape == (5,)
+        assert record.right.shape == (5, 3 if kind != "dirac" else 1)
+        assert (record.distance <= 0.1 + 1e-6).all()
+        assert record.images.shape == (5, 1, 6, 6)
 
 
 def test_a_foreign_module_of_the_users() -> None:
@@ -59,16 +59,16 @@ def test_success_is_judged_by_fresh_models_after_the_attack() -> None:
     x_adv = attack(cell.view(target.F, 0), x, y, 0.2, ids=ids)
     for which, suffix in enumerate(["", "_again"]):
         said = predict(target.F, x_adv, n=5, seed=fold(0, "ensemble", 1, which))
-        np.testing.assert_array_equal(record[f"correct{suffix}"], (said.label == y).numpy())
-    np.testing.assert_array_equal(record["images"], x_adv.float().numpy())
-    assert (record["margin"] < 0).tolist() == record["correct"].tolist()
+        np.testing.assert_array_equal(getattr(record, f"correct{suffix}"), (said.label == y).numpy())
+    np.testing.assert_array_equal(record.images, x_adv.float().numpy())
+    assert (record.margin < 0).tolist() == record.correct.tolist()
 
 
 def test_the_order_of_batches_changes_no_verdict() -> None:
     a, b = (attack_all(small_target(batch=size), small_cells()[:3]) for size in (3, 10))
     for first, second in zip(a, b, strict=True):
-        np.testing.assert_array_equal(first["right"], second["right"])
-        np.testing.assert_allclose(first["images"], second["images"], atol=1e-6)
+        np.testing.assert_array_equal(first.right, second.right)
+        np.testing.assert_allclose(first.images, second.images, atol=1e-6)
 
 
 def test_a_loader_gives_what_tensors_give() -> None:
@@ -97,13 +97,13 @@ def test_costs_are_those_of_one_example() -> None:
     for batch in (3, 10):
         record = attack_cell(small_target(batch=batch), Cell(PGD(m=4), "eot", 5, 0.1, 0))
         for name in ("forwards", "backwards", "draws"):
-            assert record[f"cost_{name}"].tolist() == [20] * 10
+            assert getattr(record, f"cost_{name}").tolist() == [20] * 10
 
 
 def test_images_are_kept_of_the_first_examples_only(tmp_path: Path) -> None:
     record = attack_cell(small_target(b=IMAGES + 5, batch=4), Cell(FGSM(), "fixed", 1, 0.1, 0), tmp_path)
-    assert record["images"].shape[0] == IMAGES
-    assert record["correct"].shape == (IMAGES + 5,)
+    assert record.images.shape[0] == IMAGES
+    assert record.correct.shape == (IMAGES + 5,)
 
 
 def test_records_on_disk_are_those_in_memory(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_total_is_the_and_over_attacks_of_the_same_repeat() -> None:
     by_hand = []
     for repeat in range(2):
         attacks = [r for r in records if r.repeat == repeat and r.label != "clean"]
-        by_hand.append(np.array([all(r["correct"][i] for r in attacks) for i in range(30)]).mean())
+        by_hand.append(np.array([all(r.correct[i] for r in attacks) for i in range(30)]).mean())
         assert total(attacks).mean() == by_hand[-1]
     row = next(row for row in table(records) if row.label == "Total (all attacks)")
     assert row.accuracy.mean == pytest.approx(np.mean(by_hand))
@@ -195,7 +195,7 @@ def test_a_sweep_changes_one_setting(over: str, tmp_path: Path) -> None:
     records = sweep(small_target(), PGD(m=3), over, values, epsilon=0.1, n=2, directory=tmp_path)
     base = {"n": 2, "m": 3, "epsilon": 0.1, "restarts": 1}
     for value, record in zip(values, records, strict=True):
-        assert {key: record.description[key] for key in base} == {**base, over: value}
+        assert {key: record.value(key) for key in base} == {**base, over: value}
     assert [value for value, _ in curve(records, over)] == values
     with pytest.raises(GradDivError, match="unknown setting 'k'"):
         sweep(small_target(), PGD(m=3), "k", values, epsilon=0.1)
@@ -218,11 +218,11 @@ def test_networks_are_left_as_they_were(kind: str) -> None:
 def test_a_plain_module_is_deterministic() -> None:
     records = evaluate(convnet(), images(4), labels(4), epsilon=0.1, attacks=[FGSM()])
     assert [record.label for record in records] == ["clean", "FGSM"]
-    np.testing.assert_array_equal(records[0]["correct"], records[0]["correct_again"])
+    np.testing.assert_array_equal(records[0].correct, records[0].correct_again)
 
 
 def test_facts_of_the_target_are_in_its_records() -> None:
     x, y = images(2), labels(2)
     target = Target.of(network("bayesian"), x, y, n_ensemble=2, facts={"method": "adv-bnn", "lam": 0.1})
-    record: Record = attack_cell(target, Cell(None, "fixed", 1, 0.0, 0))
+    record: AttackRecord = attack_cell(target, Cell(None, "fixed", 1, 0.0, 0))
     assert (record.method, record.lam) == ("adv-bnn", 0.1)

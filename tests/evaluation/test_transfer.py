@@ -7,7 +7,6 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import run
 from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.transfer import transfer_job
-from graddiv.records import transfer_summary
 from graddiv.seeding import fold
 from tests.evaluation.common import small_target
 from tests.helpers import STOCHASTIC
@@ -24,15 +23,15 @@ def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accura
         for j, f in enumerate(models):
             with torch.no_grad():
                 right = (f(x_adv).argmax(1) == y).numpy()
-            np.testing.assert_array_equal(record["right"][:, i, j], right)
+            np.testing.assert_array_equal(record.right[:, i, j], right)
             if i == j:
-                assert transfer_summary(record).matrix[i, i] == pytest.approx(right.mean())
+                assert record.accuracies.matrix[i, i] == pytest.approx(right.mean())
 
 
 def test_what_stands_off_the_diagonal() -> None:
     target = small_target(b=9, batch=4)
     [record] = run([transfer_job(target, epsilon=0.3, k=3, m=2)])
-    found = transfer_summary(record)
+    found = record.accuracies
     others = [found.matrix[i, j] for i in range(3) for j in range(3) if i != j]
     assert (found.mean, found.low, found.high) == (pytest.approx(np.mean(others)), min(others), max(others))
     assert found.own == pytest.approx(np.trace(found.matrix) / 3)

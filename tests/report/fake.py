@@ -61,7 +61,11 @@ def compared(*runs: ReportRun, scale: str = "demo") -> Comparison:
 
 
 def at(
-    of: Comparison, epsilon: float | None = None, n: int | None = None, m: int | None = 20, modes: str = "fixed eot1 eot"
+    of: Comparison,
+    epsilon: float | None = None,
+    n: int | None = None,
+    m: int | None = 20,
+    modes: str = "fixed eot1 eot",
 ) -> Comparison:
     """The attacks that a plan would name: at one radius, with one number of models of EOT and of iterations."""
 
@@ -181,7 +185,9 @@ def write_attack(path: Path, of: Target, cell: Cell, rng: np.random.Generator, r
     """About as robust at large epsilon as gradients are diverse."""
     job = attack_job(of, cell, path / "records")
     b, m = job.examples, job.description["m"]
-    power = STRENGTH.get(cell.attack.name, 1.0) * (0.7 + 0.3 * (1 - 1 / cell.n)) * (1 - 1 / (1 + m)) if cell.attack else 0
+    power = (
+        STRENGTH.get(cell.attack.name, 1.0) * (0.7 + 0.3 * (1 - 1 / cell.n)) * (1 - 1 / (1 + m)) if cell.attack else 0
+    )
     margin = rng.normal(-0.8 + 4 * power * cell.epsilon * (0.4 + rho), 0.4, b).astype(np.float32)
     again = margin + rng.normal(0, 0.1, b).astype(np.float32)
     arrays = {
@@ -244,7 +250,9 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     cut = rng.normal(0.8, 0.5 * (1 - rho), (k, shown + 1, 1, 1)) + rng.normal(0, 0.3, (k, shown + 1, 1, 1)) * side
     regions = np.where(side[:, None] > cut, 3, np.where(side[None] > 1.1, 7, 0)).astype(np.uint8)
     axes = rng.choice([-0.2, 0.2], (k, 2, 1, SIDE, SIDE)).astype(np.float32)
-    write(boundary_job(of, out, epsilon=0.3, grid=13, models=shown), {"regions": regions, "axes": axes, "images": images})
+    write(
+        boundary_job(of, out, epsilon=0.3, grid=13, models=shown), {"regions": regions, "axes": axes, "images": images}
+    )
 
     judged = rng.random((EXAMPLES, MODELS, MODELS)) < 0.9 - 0.5 * rho
     judged[:, np.arange(MODELS), np.arange(MODELS)] = rng.random((EXAMPLES, MODELS)) < 0.2
