@@ -63,11 +63,7 @@ def test_a_finished_record_is_not_made_again(tmp_path: Path) -> None:
 
 def test_only_missing_batches_are_made(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
-<<<<<<< HEAD
-    job.write_batch(1, {"ids": np.array([30, 40, 50])})
-=======
-    job.keep(1, {**counted(3, 6), "ids": np.array([30, 40, 50])})
->>>>>>> work-D
+    job.write_batch(1, {**counted(3, 6), "ids": np.array([30, 40, 50])})
     seen: list[slice] = []
     [record] = run([counting_job(tmp_path / "a.record", seen)])
     assert record.ids.tolist() == [0, 1, 2, 30, 40, 50, 6]
@@ -80,11 +76,7 @@ def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: 
     if finished:
         run([job])
     else:
-<<<<<<< HEAD
-        job.write_batch(0, {"ids": np.arange(3)})
-=======
-        job.keep(0, counted(0, 3))
->>>>>>> work-D
+        job.write_batch(0, counted(0, 3))
     with pytest.raises(GradDivError, match=r"a\.record was made with alpha = 0\.1, now it is 0\.2"):
         run([counting_job(tmp_path / "a.record", [], alpha=0.2)])
 
@@ -92,22 +84,14 @@ def test_another_evaluation_in_the_same_place_is_refused_with_the_key(tmp_path: 
 def test_parts_left_by_a_kill_after_the_record_was_written_are_removed(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
     run([job])
-<<<<<<< HEAD
-    job.write_batch(0, {"ids": np.arange(3)})
-=======
-    job.keep(0, counted(0, 3))
->>>>>>> work-D
+    job.write_batch(0, counted(0, 3))
     run([job])
     assert list(contents(tmp_path)) == ["a.record"]
 
 
 def test_a_damaged_part_is_named(tmp_path: Path) -> None:
     job = counting_job(tmp_path / "a.record", [])
-<<<<<<< HEAD
-    job.write_batch(0, {"ids": np.arange(3)})
-=======
-    job.keep(0, counted(0, 3))
->>>>>>> work-D
+    job.write_batch(0, counted(0, 3))
     part = tmp_path / "a.parts" / "00000"
     part.write_bytes(part.read_bytes()[:-1])
     with pytest.raises(GradDivError, match="00000 is damaged"):
