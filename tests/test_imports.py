@@ -13,8 +13,8 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a part of the package may import itself and lower layers
-    {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records", "projections"}
-    | {"published", "registries"},  # these may import each other
+    {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records"}
+    | {"registries"},  # these may import each other
     {"networks"},
     {"directions"},
     {"data", "attacks"},
@@ -23,7 +23,6 @@ LAYERS = [  # from the ground up; a part of the package may import itself and lo
     {"recipes"},
     {"training", "evaluation", "report"},
     {"paper", "tuning"},
-    {"reproduce"},
     {"cli"},
     {"__main__"},
 ]

@@ -15,7 +15,7 @@ from graddiv.attacks.attack import Problem
 from graddiv.attacks.registry import ATTACKS, RegisteredAttack
 from graddiv.cli import app
 from graddiv.data import SOURCES, Dataset, Source
-from graddiv.data.source import Examples, Part
+from graddiv.data.source import Part, RawExamples
 from graddiv.errors import GradDivError
 from graddiv.experiment import DEFENSES, Defense
 from graddiv.networks import RandomizedNetwork
@@ -50,11 +50,11 @@ n = 2
 """
 
 
-def toy_examples(part: Part, paths: Sequence[Path], count: int) -> Examples:
+def toy_examples(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Images of one brightness for each class."""
     ids = np.arange(count)
     images = np.broadcast_to((80 * (ids % 3)).astype(np.uint8)[:, None, None, None], (count, 1, 4, 4))
-    return Examples(images.copy(), ids % 3, ids)
+    return RawExamples(images.copy(), ids % 3, ids)
 
 
 TOY_DATA = Source("toy-data", (1, 4, 4), {"train": 24, "test": 9}, held_out=4, classes=tuple("abc"), read=toy_examples)
@@ -140,7 +140,7 @@ def graddiv(*words: object) -> str:
 
 
 @pytest.mark.usefixtures("toys")
-def test_from_a_recipe_to_records(toy_recipe: Path, tmp_path: Path) -> None:
+def test_from_a_recipe_to_a_report(toy_recipe: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     said = graddiv("train", toy_recipe, "--out", run.path)
     assert "toy-defense on toy-data, scale custom: about <1 min on two CPU cores" in said
@@ -159,6 +159,12 @@ def test_from_a_recipe_to_records(toy_recipe: Path, tmp_path: Path) -> None:
     }
     assert "EOT^1-Brighter" in graddiv("records", run.path)
     assert {r.method for r in read_all(run.records)} == {"toy-defense"}
+
+    graddiv("measure", run.path, "--what", "concentration", "--n", 3, "--epsilon", 0.1)
+    graddiv("report", run.path, "--epsilon", 0.1, "--out", tmp_path / "report")
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "EOT-Brighter" in page
+    assert {"attacks-eps0.1.md", "kappa.svg", "plan.json"} <= {path.name for path in (tmp_path / "report").iterdir()}
 
     with pytest.raises(
         GradDivError, match=r"no shipped recipes for toy-data, hence no radius .* give one with --epsilon"
