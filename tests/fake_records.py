@@ -44,7 +44,12 @@ def arrays(b: int = 50, seed: int = 0, **changed: np.ndarray) -> dict[str, np.nd
 
 
 def attack_record(
-    label: str = "PGD", repeat: int = 0, b: int = 50, draw: int = 0, found: dict[str, np.ndarray] | None = None, **settings: Any
+    label: str = "PGD",
+    repeat: int = 0,
+    b: int = 50,
+    draw: int = 0,
+    found: dict[str, np.ndarray] | None = None,
+    **settings: Any,
 ) -> AttackRecord:
     """A record of this row; `draw` gives it other numbers, and `found` those of some arrays."""
     chance = sum(map(ord, label)) + 1000 * repeat + 10_000 * draw

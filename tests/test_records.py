@@ -59,9 +59,11 @@ def test_a_record_of_any_kind_is_read_as_its_class(tmp_path: Path) -> None:
     assert all(type(r) is KINDS[r.kind] for r in found)
     concentration = path / "records" / "concentration.record"
     assert isinstance(MeasurementRecord.load(concentration), ConcentrationRecord)
-    with pytest.raises(GradDivError, match=r"concentration\.record is a record of kind 'concentration', expected .*attack"):
+    with pytest.raises(
+        GradDivError, match=r"concentration\.record is a record of kind 'concentration', expected .*attack"
+    ):
         AttackRecord.load(concentration)
-    with pytest.raises(GradDivError, match="of kind 'concentration', expected one of gradients$"):
+    with pytest.raises(GradDivError, match=r"of kind 'concentration', expected one of gradients$"):
         GradientsRecord.load(concentration)
 
 
@@ -76,7 +78,11 @@ def without(values: dict[str, Any], name: str) -> dict[str, Any]:
         (description(), arrays(margins=np.zeros(50)), "has the unknown array 'margins', expected only ids, labels, "),
         (description(), arrays(margin=np.zeros(49, np.float32)), r"the array 'margin' has shape \(49,\) .* b = 50"),
         (description(), arrays(margin=np.zeros((50, 1), np.float32)), r"the array 'margin' has shape \(50, 1\)"),
-        (description(), arrays(correct=np.zeros(50)), "the array 'correct' has shape .* and type float64, expected Bool"),
+        (
+            description(),
+            arrays(correct=np.zeros(50)),
+            "the array 'correct' has shape .* and type float64, expected Bool",
+        ),
         (description(b=49), arrays(), r"the array 'ids' has shape \(50,\) .* b = 49"),
         (without(description(), "epsilon"), arrays(), "lacks the setting 'epsilon'"),
         (description(radius=0.1), arrays(), "has the unknown setting 'radius', expected only target, "),

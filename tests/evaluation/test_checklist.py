@@ -33,10 +33,18 @@ TINY = Settings(
 
 
 def record(
-    right: float, label: str = "EOT-PGD", mode: str = "eot", b: int = 10_000, again: float | None = None, **settings: object
+    right: float,
+    label: str = "EOT-PGD",
+    mode: str = "eot",
+    b: int = 10_000,
+    again: float | None = None,
+    **settings: object,
 ) -> AttackRecord:
     """A record of this accuracy, with the same first examples right: two of them are nested."""
-    found = {"correct": np.arange(b) < right * b, "correct_again": np.arange(b) < (right if again is None else again) * b}
+    found = {
+        "correct": np.arange(b) < right * b,
+        "correct_again": np.arange(b) < (right if again is None else again) * b,
+    }
     return attack_record(label, b=b, found=found, **{"mode": mode, "n": 10, "m": 50, **settings})
 
 

@@ -61,7 +61,11 @@ def compared(*runs: ReportRun, scale: str = "demo") -> Comparison:
 
 
 def at(
-    of: Comparison, epsilon: float | None = None, n: int | None = None, m: int | None = 20, modes: str = "fixed eot1 eot"
+    of: Comparison,
+    epsilon: float | None = None,
+    n: int | None = None,
+    m: int | None = 20,
+    modes: str = "fixed eot1 eot",
 ) -> Comparison:
     """The attacks that a plan would name: at one radius, with one number of models of EOT and of iterations."""
 
@@ -88,7 +92,7 @@ def swept(of: Comparison, over: str) -> Comparison:
 
 
 def plan(paths: list[Path], *figures: str) -> Plan:
-    """A report on fake runs with these figures: EOT with n = 10 models, and at the radius of training with others too."""
+    """A report on fake runs with these figures: EOT of n = 10 models, at the radius of training of others too."""
     made = plan_for(paths, Choices(epsilon=0.2, n=10, m=20))
     kept = [item for item in made.items if item.renderer in (ATTACK_TABLE, "checklist", *figures)]
     kept += [
@@ -181,7 +185,9 @@ def write_attack(path: Path, of: Target, cell: Cell, rng: np.random.Generator, r
     """About as robust at large epsilon as gradients are diverse."""
     job = attack_job(of, cell, path / "records")
     b, m = job.examples, job.description["m"]
-    power = STRENGTH.get(cell.attack.name, 1.0) * (0.7 + 0.3 * (1 - 1 / cell.n)) * (1 - 1 / (1 + m)) if cell.attack else 0
+    power = (
+        STRENGTH.get(cell.attack.name, 1.0) * (0.7 + 0.3 * (1 - 1 / cell.n)) * (1 - 1 / (1 + m)) if cell.attack else 0
+    )
     margin = rng.normal(-0.8 + 4 * power * cell.epsilon * (0.4 + rho), 0.4, b).astype(np.float32)
     again = margin + rng.normal(0, 0.1, b).astype(np.float32)
     arrays = {

@@ -46,7 +46,8 @@ def add(path: Path, cell: Cell, examples: int = fake.EXAMPLES) -> None:
 
 def test_settings_that_differ_are_listed_with_the_option_that_chooses(run: Path) -> None:
     with pytest.raises(
-        GradDivError, match=r"EOT-PGD at epsilon 0\.2 was run with n 5, m 20, restarts 1; n 10, m 5, .*--n, --m or --restarts"
+        GradDivError,
+        match=r"EOT-PGD at epsilon 0\.2 was run with n 5, m 20, restarts 1; n 10, m 5, .*--n, --m or --restarts",
     ):
         plan_for([run], Choices())
     with pytest.raises(GradDivError, match=r"n 10, m 5, restarts 1; n 10, m 20, restarts 1; n 10, m 50, restarts 1:"):
@@ -79,7 +80,9 @@ def test_examples_are_chosen(run: Path) -> None:
     with pytest.raises(GradDivError, match="different sets of 7, 40 examples: choose one with --examples"):
         plan_for([run], CHOSEN)
     chosen = plan_for([run], Choices(epsilon=0.2, n=10, m=20, examples=40))
-    assert named(chosen, "attacks-eps0.2") == named(plan_for([run], Choices(0.2, 10, 20, examples=40)), "attacks-eps0.2")
+    assert named(chosen, "attacks-eps0.2") == named(
+        plan_for([run], Choices(0.2, 10, 20, examples=40)), "attacks-eps0.2"
+    )
     assert not any("alpha" in name for name in named(chosen, "attacks-eps0.2"))
 
 
@@ -87,7 +90,9 @@ def test_the_radius_of_a_measurement_is_chosen(run: Path) -> None:
     of = fake.target(run.name, fake.everything(run).experiment)
     found = Record.load(run / "records" / "loss-increase-eps0.3.record")
     fake.write(loss_increase_job(of, run / "records", epsilon=0.2), found.arrays)
-    with pytest.raises(GradDivError, match=r"loss-increase was measured at the radii 0\.2, 0\.3: choose one with --epsilon"):
+    with pytest.raises(
+        GradDivError, match=r"loss-increase was measured at the radii 0\.2, 0\.3: choose one with --epsilon"
+    ):
         plan_for([run], Choices(epsilon=0.1, n=10, m=20))
     assert named(plan_for([run], CHOSEN), "loss-increase") == {"loss-increase-eps0.2.record"}
 

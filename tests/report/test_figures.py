@@ -142,9 +142,7 @@ def test_the_csv_holds_the_regions(drawings: dict[str, Figure]) -> None:
     assert np.array_equal(shown.T.ravel(), [r["class"] for r in table(drawing, method="adv-bnn", model="ensemble")])
 
 
-def test_the_csv_holds_the_dots_and_the_means(
-    drawings: dict[str, Figure], comparisons: dict[str, Comparison]
-) -> None:
+def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], comparisons: dict[str, Comparison]) -> None:
     drawing = drawings["scatter"]
     for dots, method in zip(drawing.figure.axes[0].collections, ("adv-bnn", "adv-bnn+graddiv"), strict=True):
         rows = table(drawing, method=method, what="gradient")
