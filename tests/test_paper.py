@@ -2,14 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
+from graddiv.attacks import Attack
 from graddiv.distributed import ALONE
 from graddiv.errors import GradDivError
+from graddiv.evaluation.batches import Job
 from graddiv.evaluation.checklist import Settings
-from graddiv.paper import DEMO, EFFORTS, ENTRIES, Effort, entries_of, targets
-from graddiv.reproduce import RENDERERS, StageRunner, claim, plan, progress_of, render
+from graddiv.evaluation.measurements import MEASUREMENTS
+from graddiv.paper.entries import DEMO, EFFORTS, ENTRIES, Effort, entries_of, targets
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, plan_report
+from graddiv.paper.published import PaperValues
+from graddiv.paper.stages import StageRunner, claim, stages_of
+from graddiv.report.figures import FIGURES
+from graddiv.report.plan import PLAN, Plan
+from graddiv.report.renderers import RENDERERS, render
 
 TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), grid=5, suite_m=2, batch=6)
 ASKED = Settings(
@@ -18,29 +27,70 @@ ASKED = Settings(
 SETTINGS = ["training.epochs=1", "training.batch=16", "training.decays=[]", "data.examples=32", "network.width=0.05"]
 
 
-def reproduced(names: list[str], tmp_path: Path) -> Path:
-    entries = [entry for name in names for entry in entries_of(name)]
-    stages = plan(entries, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
-    runner = StageRunner(TINY, ALONE, checklist=ASKED)
-    for stage in stages:
+@pytest.fixture
+def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(EFFORTS, "demo", TINY)
+
+
+def computed_again(*arguments: object, **options: object) -> NoReturn:
+    pytest.fail("what is on disk was computed again")
+
+
+def reproduced(names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page of these entries, once carried out; going through their stages again does nothing."""
+    chosen = [entry for name in names for entry in entries_of(name)]
+    planned = stages_of(chosen, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
+    runner = StageRunner(ALONE, checklist=ASKED)
+    for stage in planned:
         runner.carry_out(stage)
-    assert all(runner.seconds(stage) == 0 for stage in stages), "what is on disk is not run again"
-    return render(entries, "demo", tmp_path / "runs", tmp_path / "out", data="mnist-mini", overrides=SETTINGS)[0]
+    assert all(runner.seconds(stage) == 0 for stage in planned)
+    with monkeypatch.context() as watched:
+        watched.setattr(Attack, "__call__", computed_again)
+        watched.setattr(Job, "keep", computed_again)
+        watched.setattr("graddiv.training.loop._Run._step", computed_again)
+        for stage in planned:
+            runner.carry_out(stage)
+    plan = plan_report(chosen, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
+    return render(plan, tmp_path / "out", PaperValues)[0]
 
 
 def test_every_entry_names_what_exists() -> None:
+    needs = {*ATTACKED, *MEASUREMENTS, CHECKLIST_NEED}
     for entry in (*ENTRIES.values(), DEMO):
-        assert set(entry.renders) <= set(RENDERERS), entry.name
+        assert {render.renderer for render in entry.renders} <= set(RENDERERS), entry.name
+        assert set(entry.needs) <= needs, entry.name
         for scale in EFFORTS:
             assert entry.experiments(scale, None, ())
-    assert {"demo", "mnist", "cifar10", "stl10", "table1", "boundary"} <= set(targets())
+    assert set(targets()) == {"demo", "mnist", "cifar10", "stl10", *ENTRIES}
+
+
+def test_every_renderer_draws_something_of_the_papers() -> None:
+    drawn = {render.renderer for entry in ENTRIES.values() for render in entry.renders}
+    assert drawn == set(RENDERERS)
+    assert set(FIGURES) < drawn
+
+
+@pytest.mark.parametrize("target", ["demo", "mnist", "cifar10", "stl10"])
+@pytest.mark.parametrize("scale", EFFORTS)
+def test_the_plan_names_exactly_the_records_that_the_stages_make(target: str, scale: str) -> None:
+    chosen = entries_of(target)
+    made = {
+        (stage.directory.name, name)
+        for stage in stages_of(chosen, scale, Path("runs"))
+        if stage.need is not None
+        for name in stage.plan.files(stage.need)
+    }
+    plan = plan_report(chosen, scale, Path("runs"))
+    named = {(run, name) for item in plan.items for run, files in item.records.items() for name in files}
+    assert named == made
+    assert len({item.name for item in plan.items}) == len(plan.items), "no two write the same files"
 
 
 def test_a_stage_is_planned_once_and_training_comes_first() -> None:
-    stages = plan(entries_of("mnist"), "quick", Path("runs"))
-    assert len({(stage.directory, stage.need) for stage in stages}) == len(stages)
+    planned = stages_of(entries_of("mnist"), "quick", Path("runs"))
+    assert len({(stage.directory, stage.need) for stage in planned}) == len(planned)
     seen = set()
-    for stage in stages:
+    for stage in planned:
         assert stage.need is None or stage.directory in seen
         seen.add(stage.directory)
 
@@ -49,7 +99,7 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
     with pytest.raises(GradDivError, match="unknown target 'table-mnits', did you mean 'table-mnist'"):
         entries_of("table-mnits")
     with pytest.raises(GradDivError, match="unknown scale 'huge'"):
-        plan(entries_of("demo"), "huge", Path("runs"))
+        stages_of(entries_of("demo"), "huge", Path("runs"))
 
 
 def test_a_report_of_another_target_is_not_overwritten(tmp_path: Path) -> None:
@@ -68,19 +118,24 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
     claim(tmp_path, {"target": "demo"}, force=True)
 
 
-def test_one_figure_from_nothing_to_its_files(tmp_path: Path) -> None:
-    stages = plan(entries_of("scatter"), "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
-    assert all(progress_of(stage) == 0 for stage in stages)
-    page = reproduced(["scatter"], tmp_path)
+@pytest.mark.usefixtures("_tiny")
+def test_one_figure_from_nothing_to_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = reproduced(["scatter"], tmp_path, monkeypatch)
     assert page.read_text().startswith("<!DOCTYPE html>")
     assert {path.suffix for path in (tmp_path / "out").rglob("scatter.*")} == {".svg", ".pdf", ".png", ".csv"}
+    [item] = Plan.load(tmp_path / "out").items
+    assert set(item.records.values()) == {("gradients.record",)}
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_every_table_and_figure_renders(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("_tiny")
+def test_every_table_and_figure_renders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On mnist-mini whatever the paper's data set, at tiny settings; no figure is a stub."""
-    reproduced(["demo", *ENTRIES], tmp_path)
-    files = {path.name for path in (tmp_path / "out").rglob("*")}
+    reproduced(["demo", *ENTRIES], tmp_path, monkeypatch)
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    for item in Plan.load(tmp_path / "out").items:
+        assert f"{item.name}.csv" in files
     for entry in ENTRIES.values():
-        assert any(name.startswith(entry.name) and name.endswith(".csv") for name in files), entry.name
+        assert f"{entry.name}.csv" in files
+    assert PLAN in files

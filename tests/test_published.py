@@ -2,8 +2,8 @@
 
 import pytest
 
-from graddiv import published
-from graddiv.published import PublishedCell, Value
+from graddiv.paper import published
+from graddiv.paper.published import TRAINED_AT, PaperValues, PublishedCell, Value
 from graddiv.records import PAPER_ROWS
 
 
@@ -30,7 +30,7 @@ def test_table_1_has_every_cell() -> None:
 )
 def test_table_1(attack: str, method: str, expected: Value) -> None:
     assert published.table1()[attack, method] == expected
-    assert published.value("cifar10", method, attack, 8 / 255, n=10) == expected
+    assert PaperValues("cifar10", 8 / 255).value(method, attack, 8 / 255, n=10) == expected
 
 
 @pytest.mark.parametrize(
@@ -46,29 +46,50 @@ def test_table_1(attack: str, method: str, expected: Value) -> None:
 )
 def test_supplement(cell: PublishedCell, expected: float) -> None:
     assert published.supplement()[cell].mean == expected
-    assert published.value(cell.data, cell.method, cell.attack, cell.epsilon, cell.n) is not None
+    values = PaperValues(cell.data, TRAINED_AT[cell.data])
+    assert values.value(cell.method, cell.attack, cell.epsilon, cell.n) is not None
 
 
 def test_the_supplement_is_whole() -> None:
     assert len(published.supplement()) == 410
-    assert published.epsilons("mnist") == [0.1, 0.2, 0.3, 0.32, 0.34, 0.36, 0.38, 0.4]
-    assert len(published.epsilons("stl10")) == len(published.epsilons("cifar10")) == 7
+    assert PaperValues("mnist", 0.3).epsilons() == [0.1, 0.2, 0.3, 0.32, 0.34, 0.36, 0.38, 0.4]
+    assert len(PaperValues("stl10", 0.03).epsilons()) == len(PaperValues("cifar10", 8 / 255).epsilons()) == 7
     assert all(0 <= value.mean <= 100 for value in published.supplement().values())
 
 
 def test_a_curve_starts_with_the_clean_accuracy_of_its_own_table() -> None:
-    curve = published.curve("cifar10", "rse", "EOT-PGD", 20)
+    curve = PaperValues("cifar10", 8 / 255).curve("rse", "EOT-PGD", 20)
     assert curve[0] == (0.0, 84.06), "of the supplement: Table 1 says 84.27"
     assert curve[-1] == (0.07, 0.30)
-    assert published.curve("mnist", "adv-train", "EOT-PGD", None)[1] == (0.1, 98.53)
+    assert PaperValues("mnist", 0.3).curve("adv-train", "EOT-PGD", None)[1] == (0.1, 98.53)
 
 
 def test_what_the_paper_does_not_have() -> None:
-    assert published.value("cifar10", "adv-bnn", "Square", 8 / 255) is None
-    assert published.value("mnist", "adv-bnn", "EOT-PGD", 0.15, 10) is None
-    assert published.value("mnist", "adv-bnn", "EOT-PGD", 0.1, 7) is None
-    assert published.curve("mnist", "pni", "EOT-PGD", 10) == []
+    mnist = PaperValues("mnist", 0.3)
+    assert PaperValues("cifar10", 8 / 255).value("adv-bnn", "Square", 8 / 255) is None
+    assert mnist.value("adv-bnn", "EOT-PGD", 0.15, 10) is None
+    assert mnist.value("adv-bnn", "EOT-PGD", 0.1, 7) is None
+    assert mnist.curve("pni", "EOT-PGD", 10) == []
+    assert PaperValues("unheard-of", 0.3).epsilons() == []
+    assert mnist.origin() == ""
+
+
+def test_networks_trained_at_another_radius_are_compared_at_the_same_ratio_to_it() -> None:
+    ours = PaperValues("mnist", 0.2)
+    assert ours.value("adv-bnn", "EOT-PGD", 0.2, 10) == Value(93.88), "the paper's 0.3"
+    assert ours.value("adv-bnn", "EOT-PGD", 0.253333, 10) == Value(3.26), "the paper's 0.38"
+    assert ours.value("adv-bnn", "EOT-PGD", 0.3, 10) is None, "the paper has no 0.45"
+    assert ours.value("adv-bnn", "clean", 0.0) == PaperValues("mnist", 0.3).value("adv-bnn", "clean", 0.0) is not None
+    assert ours.epsilons() == [0.0666667, 0.133333, 0.2, 0.213333, 0.226667, 0.24, 0.253333, 0.266667]
+    assert (0.253333, 3.26) in ours.curve("adv-bnn", "EOT-PGD", 10)
+    assert "which is 0.3 there and 0.2 here" in ours.origin()
+
+
+def test_without_adversarial_training_radii_are_the_papers_own() -> None:
+    assert PaperValues("mnist", 0.0).value("adv-bnn", "EOT-PGD", 0.3, 10) == Value(93.88)
 
 
 def test_the_embedded_digits_stand_beside_mnist() -> None:
-    assert published.value("mnist-mini", "adv-bnn", "EOT-PGD", 0.3, 10) == Value(93.88)
+    digits = PaperValues("mnist-mini", 0.3)
+    assert digits.value("adv-bnn", "EOT-PGD", 0.3, 10) == Value(93.88)
+    assert "of the whole MNIST" in digits.origin()

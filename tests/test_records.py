@@ -63,7 +63,7 @@ def test_a_record_of_any_kind_is_read_as_its_class(tmp_path: Path) -> None:
         GradDivError, match=r"concentration\.record is a record of kind 'concentration', expected .*attack"
     ):
         AttackRecord.load(concentration)
-    with pytest.raises(GradDivError, match="of kind 'concentration', expected one of gradients$"):
+    with pytest.raises(GradDivError, match=r"of kind 'concentration', expected one of gradients$"):
         GradientsRecord.load(concentration)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from graddiv.errors import unknown
+from graddiv.errors import GradDivError, unknown
 from graddiv.report import page
 from graddiv.report.comparison import Comparison, NothingPublished, Published
 from graddiv.report.figures import FIGURES
@@ -39,6 +39,9 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
         made.append(replace(RENDERERS[item.renderer](comparison), name=item.name))
         if item.renderer == ATTACK_TABLE:
             grids[item.name] = grid_of(comparison)
+    if plan.headline is not None and plan.headline not in grids:
+        tables_of_attacks = ", ".join(grids) or "none, for there is no table of attacks"
+        raise GradDivError(f"the headline of the plan is {plan.headline!r}, expected one of {tables_of_attacks}")
     for what in made:
         save(what, directory)
     tables = [what for what in made if isinstance(what, Table)]

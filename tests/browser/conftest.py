@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from graddiv.report import page
-from graddiv.report.figures import FIGURES
-from graddiv.report.tables import accuracy_table
+from graddiv.paper.published import PaperValues
+from graddiv.report.renderers import render
 from tests.report import fake
 
 BROWSER = which("chromium") or which("google-chrome")
@@ -95,11 +94,9 @@ class Browser:
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    study = fake.study(tmp_path_factory.mktemp("runs"))
-    for run in study.runs:
-        (run.path / "recipe.toml").write_text(f'method = "{run.method}"\n')
-    drawings = [FIGURES[name](study) for name in ("accuracy-epsilon", "scatter", "kappa")]
-    return page.write(study, tmp_path_factory.mktemp("report"), [accuracy_table(study)], drawings)
+    runs = [run.path for run in fake.comparison(tmp_path_factory.mktemp("runs")).runs]
+    plan = fake.plan(runs, "accuracy-epsilon", "scatter", "kappa")
+    return render(plan, tmp_path_factory.mktemp("report"), PaperValues)[0]
 
 
 @pytest.fixture(scope="session")

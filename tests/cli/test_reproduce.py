@@ -1,12 +1,15 @@
 """`graddiv reproduce` as a user meets it."""
 
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from typer.testing import CliRunner
 
 from graddiv.cli import app
 from graddiv.errors import GradDivError
+from graddiv.evaluation.batches import Job
+from graddiv.paper.entries import ENTRIES
 
 TINY = [
     argument
@@ -33,8 +36,10 @@ def output(*arguments: str) -> str:
 
 
 def test_the_list_names_every_table_and_figure() -> None:
-    shown = output("--list")
-    assert all(name in shown for name in ("demo", "table1", "table-rse", "lambda-sensitivity", "boundary"))
+    listed = [line.split()[0] for line in output("--list").splitlines() if line.strip()]
+    assert {"demo", "mnist", "cifar10", "stl10", *ENTRIES} <= set(listed)
+    titles = output("--list").replace("\n", "")
+    assert all(entry.title.split()[0] in titles for entry in ENTRIES.values())
 
 
 def test_a_plan_is_shown_before_anything_is_done(tmp_path: Path) -> None:
@@ -53,11 +58,19 @@ def test_a_plan_without_its_data_says_how_to_get_them(tmp_path: Path, monkeypatc
         output("table1", "--runs", str(tmp_path / "runs"))
 
 
-def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path) -> None:
+def computed_again(*arguments: object, **options: object) -> NoReturn:
+    pytest.fail("what is on disk was computed again")
+
+
+def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path / "out")]
     shown = output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
     assert f"report: {tmp_path / 'out' / 'report.html'}" in shown.replace("\n", "")
     again = output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where, "--dry-run")
     assert again.count("done") == 4
+    with monkeypatch.context() as watched:
+        watched.setattr(Job, "keep", computed_again)
+        watched.setattr("graddiv.training.loop._Run._step", computed_again)
+        output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
     with pytest.raises(GradDivError, match="target = 'scatter', now it is 'kappa-mnist'"):
         output("kappa-mnist", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)

@@ -92,7 +92,7 @@ def swept(of: Comparison, over: str) -> Comparison:
 
 
 def plan(paths: list[Path], *figures: str) -> Plan:
-    """A report on fake runs with these figures: EOT with n = 10 models, and at the radius of training with others too."""
+    """A report on fake runs with these figures: EOT of n = 10 models, at the radius of training of others too."""
     made = plan_for(paths, Choices(epsilon=0.2, n=10, m=20))
     kept = [item for item in made.items if item.renderer in (ATTACK_TABLE, "checklist", *figures)]
     kept += [

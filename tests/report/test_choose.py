@@ -1,0 +1,127 @@
+"""A report on runs without a plan takes explicit choices, and lists the candidates where it needs one."""
+
+import shutil
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from graddiv.attacks import PGD
+from graddiv.errors import GradDivError
+from graddiv.evaluation import Cell
+from graddiv.evaluation.concentration import loss_increase_job
+from graddiv.records import Record
+from graddiv.report.choose import Choices, plan_for
+from graddiv.report.plan import Plan, PlanReader
+from graddiv.report.renderers import RENDERERS
+from tests.report import fake
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "run"
+    fake.run(path, "adv-bnn", repeats=1)
+    return path
+
+
+@pytest.fixture
+def run(kept: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(kept, tmp_path / "run"))
+
+
+CHOSEN = Choices(epsilon=0.2, n=10, m=20)
+
+
+def named(plan: Plan, item: str) -> set[str]:
+    [found] = [planned for planned in plan.items if planned.name == item]
+    return {name for names in found.records.values() for name in names}
+
+
+def add(path: Path, cell: Cell, examples: int = fake.EXAMPLES) -> None:
+    of = fake.target(path.name, fake.everything(path).experiment, examples)
+    with patch("os.fsync"):
+        fake.write_attack(path, of, cell, np.random.default_rng(0))
+
+
+def test_settings_that_differ_are_listed_with_the_option_that_chooses(run: Path) -> None:
+    with pytest.raises(
+        GradDivError,
+        match=r"EOT-PGD at epsilon 0\.2 was run with n 5, m 20, restarts 1; n 10, m 5, .*--n, --m or --restarts",
+    ):
+        plan_for([run], Choices())
+    with pytest.raises(GradDivError, match=r"n 10, m 5, restarts 1; n 10, m 20, restarts 1; n 10, m 50, restarts 1:"):
+        plan_for([run], Choices(n=10))
+    plan = plan_for([run], CHOSEN)
+    assert named(plan, "attacks-eps0.2") & {"pgd-eot10-m20-eps0.2-r0.record", "pgd-eot5-m20-eps0.2-r0.record"} == {
+        "pgd-eot10-m20-eps0.2-r0.record"
+    }
+    assert "fgsm-eot10-m1-eps0.2-r0.record" in named(plan, "attacks-eps0.2"), "one step, whatever m"
+    with_5 = named(plan_for([run], Choices(epsilon=0.2, n=5, m=20)), "attacks-eps0.2")
+    assert "pgd-eot5-m20-eps0.2-r0.record" in with_5
+    assert "pgd-eot10-m20-eps0.2-r0.record" not in with_5
+
+
+def test_iterations_of_one_step_can_be_chosen_away(run: Path) -> None:
+    add(run, Cell(PGD(m=1), "eot", 10, 0.2, 0))
+    assert "pgd-eot10-m1-eps0.2-r0.record" not in named(plan_for([run], CHOSEN), "attacks-eps0.2")
+
+
+def test_restarts_are_chosen(run: Path) -> None:
+    add(run, Cell(PGD(m=20, restarts=3), "eot", 10, 0.2, 0))
+    with pytest.raises(GradDivError, match=r"n 10, m 20, restarts 1; n 10, m 20, restarts 3: choose"):
+        plan_for([run], CHOSEN)
+    chosen = plan_for([run], Choices(epsilon=0.2, n=10, m=20, restarts=1))
+    assert "pgd-eot10-m20x3-eps0.2-r0.record" not in named(chosen, "attacks-eps0.2")
+
+
+def test_examples_are_chosen(run: Path) -> None:
+    add(run, Cell(PGD(m=20, alpha=0.5), "eot", 10, 0.2, 0), examples=7)
+    with pytest.raises(GradDivError, match="different sets of 7, 40 examples: choose one with --examples"):
+        plan_for([run], CHOSEN)
+    chosen = plan_for([run], Choices(epsilon=0.2, n=10, m=20, examples=40))
+    assert named(chosen, "attacks-eps0.2") == named(
+        plan_for([run], Choices(0.2, 10, 20, examples=40)), "attacks-eps0.2"
+    )
+    assert not any("alpha" in name for name in named(chosen, "attacks-eps0.2"))
+
+
+def test_the_radius_of_a_measurement_is_chosen(run: Path) -> None:
+    of = fake.target(run.name, fake.everything(run).experiment)
+    found = Record.load(run / "records" / "loss-increase-eps0.3.record")
+    fake.write(loss_increase_job(of, run / "records", epsilon=0.2), found.arrays)
+    with pytest.raises(
+        GradDivError, match=r"loss-increase was measured at the radii 0\.2, 0\.3: choose one with --epsilon"
+    ):
+        plan_for([run], Choices(epsilon=0.1, n=10, m=20))
+    assert named(plan_for([run], CHOSEN), "loss-increase") == {"loss-increase-eps0.2.record"}
+
+
+def test_the_radius_that_runs_are_compared_at(run: Path) -> None:
+    assert plan_for([run], Choices(n=10, m=20)).headline == "attacks-eps0.2", "that of training"
+    assert plan_for([run], Choices(epsilon=0.3, n=10, m=20)).headline == "attacks-eps0.3"
+    with pytest.raises(GradDivError, match=r"attacked at epsilon 0\.1, 0\.2, 0\.3: choose one .* --epsilon"):
+        plan_for([run], Choices(epsilon=0.7, n=10, m=20))
+
+
+def test_a_curve_is_of_one_n(run: Path) -> None:
+    assert "pgd-eot1-m20-eps0.2-r0.record" not in named(plan_for([run], CHOSEN), "accuracy-epsilon")
+    single = plan_for([run], Choices(epsilon=0.2, n=1, m=20))
+    assert "pgd-eot1-m20-eps0.2-r0.record" in named(single, "accuracy-epsilon")
+    for plan in (plan_for([run], CHOSEN), single):
+        [item] = [item for item in plan.items if item.name == "accuracy-epsilon"]
+        assert RENDERERS["accuracy-epsilon"](PlanReader(plan).comparison(item)).rows
+
+
+def test_an_unbounded_attack_is_no_row(run: Path) -> None:
+    before = plan_for([run], CHOSEN)
+    add(run, Cell(PGD(m=20), "eot", 10, 1.0, 0))
+    assert plan_for([run], CHOSEN) == before
+
+
+def test_runs_that_cannot_be_reported_on(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(GradDivError, match="2 runs were named, some of them twice"):
+        plan_for([run, run], CHOSEN)
+    shutil.rmtree(run / "records")
+    with pytest.raises(GradDivError, match=r"there are no records of .*run: 'graddiv attack .*run' makes them"):
+        plan_for([run], CHOSEN)
