@@ -12,8 +12,8 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.checklist import Settings
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.paper.entries import DEMO, EFFORTS, ENTRIES, Effort, entries_of, targets
-from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, plan_report
+from graddiv.paper.entries import DEMO, EFFORTS, ENTRIES, STUDY, Effort, entries_of, targets
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report
 from graddiv.paper.published import PaperValues
 from graddiv.paper.stages import StageRunner, claim, stages_of
 from graddiv.report.figures import FIGURES
@@ -39,29 +39,29 @@ def computed_again(*arguments: object, **options: object) -> NoReturn:
 def reproduced(names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The page of these entries, once carried out; going through their stages again does nothing."""
     chosen = [entry for name in names for entry in entries_of(name)]
-    planned = stages_of(chosen, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
+    request = Request(chosen, "demo", "mnist-mini", SETTINGS)
+    planned = stages_of(request, tmp_path / "runs")
     runner = StageRunner(ALONE, checklist=ASKED)
     for stage in planned:
         runner.carry_out(stage)
     assert all(runner.seconds(stage) == 0 for stage in planned)
     with monkeypatch.context() as watched:
         watched.setattr(Attack, "__call__", computed_again)
-        watched.setattr(Job, "keep", computed_again)
-        watched.setattr("graddiv.training.loop._Run._step", computed_again)
+        watched.setattr(Job, "write_batch", computed_again)
+        watched.setattr("graddiv.training.loop._Training._step", computed_again)
         for stage in planned:
             runner.carry_out(stage)
-    plan = plan_report(chosen, "demo", tmp_path / "runs", data="mnist-mini", overrides=SETTINGS)
-    return render(plan, tmp_path / "out", PaperValues)[0]
+    return render(plan_report(request, tmp_path / "runs"), tmp_path / "out", PaperValues)[0]
 
 
 def test_every_entry_names_what_exists() -> None:
     needs = {*ATTACKED, *MEASUREMENTS, CHECKLIST_NEED}
-    for entry in (*ENTRIES.values(), DEMO):
+    for entry in (*ENTRIES.values(), DEMO, *STUDY):
         assert {render.renderer for render in entry.renders} <= set(RENDERERS), entry.name
         assert set(entry.needs) <= needs, entry.name
-        for scale in EFFORTS:
+        for scale in entry.scales:
             assert entry.experiments(scale, None, ())
-    assert set(targets()) == {"demo", "mnist", "cifar10", "stl10", *ENTRIES}
+    assert set(targets()) == {"demo", "mnist", "cifar10", "stl10", "mnist-study", *(e.name for e in STUDY), *ENTRIES}
 
 
 def test_every_renderer_draws_something_of_the_papers() -> None:
@@ -76,18 +76,18 @@ def test_the_plan_names_exactly_the_records_that_the_stages_make(target: str, sc
     chosen = entries_of(target)
     made = {
         (stage.directory.name, name)
-        for stage in stages_of(chosen, scale, Path("runs"))
+        for stage in stages_of(Request(chosen, scale), Path("runs"))
         if stage.need is not None
         for name in stage.plan.files(stage.need)
     }
-    plan = plan_report(chosen, scale, Path("runs"))
+    plan = plan_report(Request(chosen, scale), Path("runs"))
     named = {(run, name) for item in plan.items for run, files in item.records.items() for name in files}
     assert named == made
     assert len({item.name for item in plan.items}) == len(plan.items), "no two write the same files"
 
 
 def test_a_stage_is_planned_once_and_training_comes_first() -> None:
-    planned = stages_of(entries_of("mnist"), "quick", Path("runs"))
+    planned = stages_of(Request(entries_of("mnist"), "quick"), Path("runs"))
     assert len({(stage.directory, stage.need) for stage in planned}) == len(planned)
     seen = set()
     for stage in planned:
@@ -99,7 +99,32 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
     with pytest.raises(GradDivError, match="unknown target 'table-mnits', did you mean 'table-mnist'"):
         entries_of("table-mnits")
     with pytest.raises(GradDivError, match="unknown scale 'huge'"):
-        stages_of(entries_of("demo"), "huge", Path("runs"))
+        Request(entries_of("demo"), "huge")
+    with pytest.raises(GradDivError, match="study-seeds is reproduced at scale quick, but --scale is demo"):
+        Request(entries_of("study-seeds"), "demo")
+
+
+def test_seeds_are_trainings_of_one_method() -> None:
+    plan = plan_report(Request(entries_of("kappa-mnist"), "quick", seeds=(3, 5)), Path("runs"))
+    assert len(plan.runs) == 4
+    assert sorted(run.title for run in plan.runs.values()) == ["Adv-BNN"] * 2 + ["Adv-BNN + GradDiv"] * 2
+
+
+def test_what_the_paper_says_is_what_is_compared() -> None:
+    """The choices of its text: which networks, at which radius, with how many models."""
+    transfer, boundary = ENTRIES["transfer"], ENTRIES["boundary"]
+    assert transfer.methods == ("adv-bnn", "adv-bnn+graddiv-dpp")
+    assert [e.regularization.regularizer for e in boundary.experiments("paper", None, ()) if e.regularization] == [
+        "dpp"
+    ]
+    [run] = [r for r in stages_of(Request([ENTRIES["n-sensitivity"]], "paper"), Path("runs")) if r.need == "sweep-n"][
+        :1
+    ]
+    assert {cell.epsilon for cell in run.plan.cells("sweep-n") if cell.attack} == {0.38}
+    for need in ("increase", "transfer"):
+        assert run.plan.measurement_settings(need).epsilon == 0.4
+    [rse, _] = [r for r in stages_of(Request([ENTRIES["table-rse"]], "paper"), Path("runs")) if r.need == "curve-n1"]
+    assert {cell.mode for cell in rse.plan.cells("curve-n1") if cell.attack} == {"eot1"}
 
 
 def test_a_report_of_another_target_is_not_overwritten(tmp_path: Path) -> None:

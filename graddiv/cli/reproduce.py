@@ -161,8 +161,11 @@ def _list(console: "Console") -> None:
     for name, entries in targets().items():
         costs = []
         for scale in SCALES:
-            experiments = {e.run_name: e for entry in entries for e in entry.experiments(scale, None, ())}
-            costs.append(duration(sum(e.work for e in experiments.values()) / TWO_CORES))
+            possible = all(scale in entry.scales for entry in entries)
+            experiments = (
+                {e.run_name: e for entry in entries for e in entry.experiments(scale, None, ())} if possible else {}
+            )
+            costs.append(duration(sum(e.work for e in experiments.values()) / TWO_CORES) if possible else "")
         table.add_row(name, entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures", *costs)
     console.print(table)
     console.print(

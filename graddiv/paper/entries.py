@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from graddiv.errors import unknown
 from graddiv.experiment import Experiment
-from graddiv.recipes import LAMBDAS, recipe
+from graddiv.recipes import LAMBDAS, SCALES, recipe
 
 PAIR = ("adv-bnn", "adv-bnn+graddiv")
 VARIANTS = ("adv-bnn", "adv-bnn+graddiv-kappa", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp")
@@ -94,6 +94,8 @@ class Entry:
     """Seeds for which each run is trained apart; that of the recipe if there are none."""
     settings: tuple[str, ...] = ()
     """Changes of the recipes, as --set has them."""
+    scales: tuple[str, ...] = SCALES
+    """At which it can be reproduced."""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -200,6 +202,7 @@ STUDY = (
         TRIO,
         (Render("accuracy-epsilon", ("curve",)), Render("kappa", ("concentration",))),
         seeds=(0, 1, 2, 3, 4),
+        scales=("quick",),
     ),
     Entry(
         "study-close",
@@ -219,6 +222,7 @@ STUDY = (
             Render("rotation", ("rotation",)),
             Render("checklist", ("checklist",)),
         ),
+        scales=("quick",),
     ),
     Entry(
         "study-methods",
@@ -229,6 +233,7 @@ STUDY = (
             *("adv-bnn", "adv-bnn+graddiv", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp"),
         ),
         (Render("accuracy-epsilon", ("curve",)),),
+        scales=("quick",),
     ),
     Entry(
         "study-adversarial",
@@ -237,6 +242,7 @@ STUDY = (
         ("adv-bnn+graddiv",),
         (Render("accuracy-epsilon", ("curve",)),),
         settings=("graddiv.at=adversarial",),
+        scales=("quick",),
     ),
     Entry(
         "study-lambda",
@@ -245,6 +251,7 @@ STUDY = (
         ("adv-bnn+graddiv",),
         (Render("lambda-sensitivity", ("curve",)),),
         lambdas=(0.1, 0.3, 1.0, 3.0),
+        scales=("quick",),
     ),
     Entry(
         "study-width",
@@ -253,6 +260,7 @@ STUDY = (
         PAIR,
         (Render("accuracy-epsilon", ("curve",)),),
         settings=("network.width=0.125",),
+        scales=("quick",),
     ),
 )
 """The paper's MNIST findings re-tested at scale quick; docs/findings.md says what came out."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from graddiv.attacks import FGSM, PGD
 from graddiv.attacks.registry import as_published
 from graddiv.data import lookup
-from graddiv.errors import unknown
+from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, cells, suite
 from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings
 from graddiv.experiment import Experiment
@@ -131,6 +131,11 @@ class Request:
     def __post_init__(self) -> None:
         if self.scale not in EFFORTS:
             raise unknown("scale", self.scale, EFFORTS)
+        for entry in self.entries:
+            if self.scale not in entry.scales:
+                raise GradDivError(
+                    f"{entry.name} is reproduced at scale {' or '.join(entry.scales)}, but --scale is {self.scale}"
+                )
 
     def experiments(self, entry: Entry) -> list[Experiment]:
         """The runs that an entry compares."""

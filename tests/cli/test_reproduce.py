@@ -69,8 +69,8 @@ def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path, monkeypatch: pyt
     again = output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where, "--dry-run")
     assert again.count("done") == 4
     with monkeypatch.context() as watched:
-        watched.setattr(Job, "keep", computed_again)
-        watched.setattr("graddiv.training.loop._Run._step", computed_again)
+        watched.setattr(Job, "write_batch", computed_again)
+        watched.setattr("graddiv.training.loop._Training._step", computed_again)
         output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
     with pytest.raises(GradDivError, match="target = 'scatter', now it is 'kappa-mnist'"):
         output("kappa-mnist", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)

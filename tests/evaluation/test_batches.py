@@ -175,7 +175,7 @@ def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:
 
 def test_without_a_shared_directory_nobody_waits_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Lonely(Process):
-        def shared(self, value: Value) -> Value:
+        def broadcast(self, value: Value) -> Value:
             return value
 
         def wait(self) -> None:
@@ -192,7 +192,7 @@ def test_work_is_dealt_out_over_all_jobs(tmp_path: Path) -> None:
     everybody = threading.Barrier(2)
 
     class Thread(Process):
-        def shared(self, value: Value) -> Value:
+        def broadcast(self, value: Value) -> Value:
             everybody.wait(60)
             return value
 

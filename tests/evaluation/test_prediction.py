@@ -67,4 +67,4 @@ def test_any_network_may_say_that_it_is_deterministic() -> None:
     target = Target.of(F, x, y)
     assert not target.random
     [record] = run([concentration_job(target)])
-    assert (record["mean_cosine"] == 1).all()
+    assert (record.mean_cosine == 1).all()

@@ -150,7 +150,7 @@ def test_without_scripts_one_choice_is_shown(read: Page) -> None:
 
 def test_the_numbers_behind_a_cell(comparison: Comparison, html: str) -> None:
     chosen = comparison.runs[0].attacked(label="EOT-Square", epsilon=0.3)
-    found = records.summary([r.correct for r in chosen])
+    found = records.accuracy(chosen)
     low, high = (f"{100 * bound:.1f}" for bound in found.interval)
     tips = [plain(unescape(tip)) for tip in re.findall(r'data-tip="([^"]*)"', html)]
     [tip] = [t for t in tips if t.startswith("Adv-BNN, EOT-Square") and f"interval {low} to {high}" in t][:1]
