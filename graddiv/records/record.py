@@ -6,7 +6,6 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
 
@@ -97,13 +96,16 @@ class Record:
         return {name: getattr(self, name) for name in _arrays_of(type(self))}
 
 
-@cache  # reading hints takes longer than reading a record
 def _arrays_of(record: type[Record]) -> dict[str, Any]:
     """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
-    return {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
+    if record not in _ARRAYS:  # reading hints takes longer than reading a record
+        _ARRAYS[record] = {name: hint for name, hint in get_type_hints(record).items() if hasattr(hint, "dim_str")}
+    return _ARRAYS[record]
 
 
-@cache
+_ARRAYS: dict[type[Record], dict[str, Any]] = {}
+
+
 def _settings_of(record: type[Record]) -> list[Field[Any]]:
     return [f for f in fields(record) if f.name not in _arrays_of(record)]
 
