@@ -63,7 +63,9 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     items = [_table(attacks, epsilon) for epsilon in radii]
     items += _curve(runs, attacks, choices)
     items += _measured(found, choices)
-    items.append(_item("training-concentration", dict.fromkeys(runs, ())))
+    random = [key for key, path in runs.items() if ReportRun(path, "").random]
+    if random:  # the gradients of a deterministic network are one and the same
+        items.append(_item("training-concentration", dict.fromkeys(random, ())))
     if all((path / "records" / CHECKLIST).exists() for path in paths):
         items.append(_item("checklist", dict.fromkeys(runs, (CHECKLIST,))))
     return Plan(

@@ -41,7 +41,7 @@ def test_a_report_on_a_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     fake.run(run, "adv-train", repeats=1)
     shown = output(run, "--out", tmp_path / "out", "--m", 20)
-    assert "5 tables and figures, 3 of them tables" in shown
+    assert "4 tables and figures, 3 of them tables" in shown
     made = files(tmp_path / "out")
     assert {"plan.json", "report.html", "attacks-eps0.2.md", "accuracy-epsilon.svg"} <= set(made)
 
