@@ -25,7 +25,7 @@ COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidenc
 def measure(
     run: RunPath,
     what: Annotated[
-        str, typer.Option(help="Which of the measurements named above, comma-separated; all of them if not given.")
+        str, typer.Option(help="Which of the measurements named above, comma-separated; all that apply if not given.")
     ] = "",
     n: Annotated[int, typer.Option(help="Gradients at each example, and models of the largest ensemble.")] = 100,
     epsilon: Epsilon = "",
@@ -47,9 +47,10 @@ def measure(
     """
     from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings, measurement
 
-    chosen = [measurement(word) for word in words(what)] or list(MEASUREMENTS.values())
+    asked = [measurement(word) for word in words(what)]
 
     def jobs(target: "Target", directory: Path, radii: list[float]) -> "list[Job[Any]]":
+        chosen = asked or [m for m in MEASUREMENTS.values() if target.random or not m.of_random_networks_only]
         settings = [MeasurementSettings(epsilon=radius, gradients=n) for radius in radii]
         found = [job for each in chosen for s in settings for job in each.jobs(target, directory, s)]
         return list({job.path: job for job in found}.values())  # some do not depend on the radius

@@ -63,6 +63,7 @@ class Measurement(NamedTuple):
     """What computes its records."""
     named: Callable[[MeasurementSettings, int], list[Mapping[str, Any]]] = lambda settings, pixels: [{}]
     """The settings that name its files, for images of so many pixels."""
+    of_random_networks_only: bool = False
 
     def files(self, settings: MeasurementSettings, pixels: int) -> list[str]:
         """The names of its records, before they are made."""
@@ -106,6 +107,7 @@ MEASUREMENTS: dict[str, Measurement] = {
         TransferRecord,
         lambda target, out, s: [transfer_job(target, out, epsilon=s.epsilon, k=s.models, m=s.m)],
         _at_epsilon,
+        of_random_networks_only=True,
     ),
 }
 
