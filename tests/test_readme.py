@@ -98,7 +98,7 @@ def test_python_blocks(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert namespace["loss"].requires_grad
         assert namespace["loss"] != 0
     if "records" in namespace:
-        assert all(len(record["correct"]) == 2 for record in namespace["records"])
+        assert all(len(record.correct) == 2 for record in namespace["records"])
         assert namespace["row"].accuracy.mean <= 1
 
 

@@ -66,7 +66,7 @@ def evaluated() -> Arrays:
     y = predict(F, x, seed=2).label
     attacks = evaluate(F, x, y, epsilon=0.1, attacks=ATTACKS, n=3, repeats=2, n_ensemble=5, seed=1, batch=5)
     (measured,) = run([concentration_job(Target.of(F, x, y, seed=1, batch=5), n=4)])
-    found = {f"attacks/{name}": np.stack([record[name] for record in attacks]) for name in attacks[0].arrays}
+    found = {f"attacks/{name}": np.stack([record.arrays[name] for record in attacks]) for name in attacks[0].arrays}
     found |= {f"concentration/{name}": values for name, values in measured.arrays.items()}
     found["attacks/images"] = found["attacks/images"].mean((2, 4))  # the mean of each row of pixels
     return found | {"attacks/labels_of_rows": np.array([record.label for record in attacks])}
