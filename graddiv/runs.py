@@ -149,15 +149,21 @@ class Run:
         path = self.last_checkpoint if epoch is None else self.checkpoint(epoch)
         experiment = self.experiment
         tensors, state = store.read_tensors(path)
-        data = experiment.training_set(data_root)
-        step, steps = state["progress"]["step"], experiment.epochs * (len(data) // experiment.training.batch)
-        if epoch is None and step < steps:
+        done = self._epochs_at(state["progress"]["log_size"])
+        if epoch is None and done < experiment.epochs:
             raise GradDivError(
-                f"{self.path} is not trained to its end, but to step {step} of {steps}: run its training again"
+                f"{self.path} is not trained to its end, but to epoch {done} of {experiment.epochs}: "
+                "run its training again"
             )
-        F = experiment.build(data)
+        F = experiment.build(root=data_root)
         load_state(F, network_part(tensors), path)
         return F.eval()
+
+    def _epochs_at(self, log_size: int) -> int:
+        """How many epochs were over when the log had so many bytes: when a checkpoint was taken."""
+        store.check_size(self.log_file, log_size)
+        lines = store.read_log(self.log_file, log_size)
+        return max((int(line["epoch"]) for line in lines if line["event"] == "epoch"), default=0)
 
     def state(self) -> "dict[str, Tensor]":
         """The network's parameters and buffers as the last checkpoint has them."""

@@ -176,11 +176,11 @@ def check_size(path: Path, size: int) -> None:
         raise GradDivError(f"{path} has {found} bytes where the checkpoint knows of {size}: it was cut by hand")
 
 
-def read_log(path: Path) -> list[dict[str, Any]]:
-    """Return the lines of a log, without a last line that a crash has cut off."""
+def read_log(path: Path, size: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of a log, or those in its first `size` bytes, without a last line that a crash has cut off."""
     if not path.exists():
         raise GradDivError(f"there is no {path}")
-    lines = path.read_bytes().split(b"\n")[:-1]
+    lines = path.read_bytes()[:size].split(b"\n")[:-1]
     return [json.loads(line) for line in lines]
 
 

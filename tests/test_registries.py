@@ -1,6 +1,6 @@
 """What is registered is all there is to a new data set, architecture, defense, regularizer or attack."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,7 @@ class ToyDefense(Defense):
 
     sigma: float = 0.1
 
-    def build(self, module: nn.Module, data: Dataset) -> RandomizedNetwork:
+    def build(self, module: nn.Module, shape: tuple[int, ...], examples: Callable[[], Dataset]) -> RandomizedNetwork:
         return ToyNoise(module, self.sigma)
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:

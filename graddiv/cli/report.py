@@ -30,6 +30,7 @@ def report(
     from graddiv.report.choose import Choices, plan_for
     from graddiv.report.plan import PLAN, Plan
     from graddiv.report.renderers import render
+    from graddiv.runs import Run
 
     if len(paths) == 1 and (paths[0] / PLAN).exists():
         plan, directory = Plan.load(paths[0]), out or paths[0]
@@ -39,6 +40,10 @@ def report(
                 raise GradDivError(f"there is no directory {path}: expected a report or a trained run")
         choices = Choices(number(epsilon) if epsilon else None, n, m, restarts, examples)
         plan = plan_for(paths, choices)
+        named = {name for item in plan.items for names in item.records.values() for name in names}
+        there = [path for run in paths for path in Run(run).records.rglob("*.record") if path.name not in named]
+        if there:
+            typer.echo(f"{len(there)} records of the runs are not part of the report, such as {there[0].name}")
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
     page, tables = render(plan, directory, PaperValues)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")

@@ -1,5 +1,6 @@
 """From an experiment to what it trains: the examples and the network."""
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from graddiv.errors import GradDivError
@@ -21,11 +22,12 @@ def training_set(experiment: "Experiment", root: str | None) -> "Dataset":
     return data if wanted is None else data.take(slice(0, wanted))
 
 
-def untrained_network(experiment: "Experiment", data: "Dataset") -> "RandomizedNetwork":
-    """F as it is before training."""
+def untrained_network(experiment: "Experiment", examples: "Callable[[], Dataset]") -> "RandomizedNetwork":
+    """F as it is before training; `examples` reads the training set if the network needs it."""
+    from graddiv.data import lookup
     from graddiv.networks import architecture
     from graddiv.seeding import fold
 
     network = experiment.network
     module = architecture(network.architecture, network.width, seed=fold(experiment.seed, "init"))
-    return experiment.defense.build(module, data)
+    return experiment.defense.build(module, lookup(experiment.data.name).shape, examples)

@@ -4,6 +4,7 @@ A defense is a section of the recipe.  Torch is imported when a network is built
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from graddiv.data import Dataset
     from graddiv.networks import RandomizedNetwork
 
+    Examples = Callable[[], Dataset]
+
 
 class Defense(Section, ABC):
     """Settings of a defense, from which a network is built and trained."""
@@ -25,8 +28,11 @@ class Defense(Section, ABC):
     """Whether training sees the network without its noise, on interpolated examples."""
 
     @abstractmethod
-    def build(self, module: "nn.Module", data: "Dataset") -> "RandomizedNetwork":
-        """F of this architecture as it is before training; `data` is the training set."""
+    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
+        """F of this architecture as it is before training.
+
+        `shape` is that of an image; `examples` reads the training set, which few networks need.
+        """
 
     def penalties(self, F: "RandomizedNetwork", examples: int) -> "dict[str, Tensor]":
         """What training adds to the loss, by its name in the log; `examples` is the size of the training set."""
@@ -36,7 +42,7 @@ class Defense(Section, ABC):
 class Deterministic(Defense):
     """No noise: what an experiment without any section of a defense trains."""
 
-    def build(self, module: "nn.Module", data: "Dataset") -> "RandomizedNetwork":
+    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
         from graddiv.networks import Dirac
 
         return Dirac(module)
@@ -51,7 +57,7 @@ class GaussianSection(Defense):
     kl_scope: Literal["all", "last"] = "all"
     batch_norm: bool = Field(True, description="whether batch norm's scale and shift are random too")
 
-    def build(self, module: "nn.Module", data: "Dataset") -> "RandomizedNetwork":
+    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
         from graddiv.networks import bayesian
 
         return bayesian(module, **self.model_dump(exclude={"alpha_kl"}))
@@ -70,7 +76,7 @@ class PNISection(Defense):
     alpha: Positive = 0.25
     granularity: Literal["layerwise", "channelwise", "elementwise"] = "layerwise"
 
-    def build(self, module: "nn.Module", data: "Dataset") -> "RandomizedNetwork":
+    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
         from graddiv.networks import pni
 
         return pni(module, self.alpha, granularity=self.granularity)
@@ -82,10 +88,10 @@ class RSESection(Defense):
     sigma_init: NotNegative = 0.2
     sigma_inner: NotNegative = 0.1
 
-    def build(self, module: "nn.Module", data: "Dataset") -> "RandomizedNetwork":
+    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
         from graddiv.networks import rse
 
-        return rse(module, tuple(data.images.shape[1:]), **self.model_dump())
+        return rse(module, shape, **self.model_dump())
 
 
 class MixupSection(Defense):
@@ -97,10 +103,10 @@ class MixupSection(Defense):
     partners: Literal["OL", "PL"] = "OL"
     pool: Count = Field(5000, description="partners are among the first so many training examples")
 
-    def build(self, module: "nn.Module", data: "Dataset") -> "RandomizedNetwork":
+    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
         from graddiv.networks import mixup_inference
 
-        return mixup_inference(module, data.batch(slice(0, self.pool)), lam=self.lam, partners=self.partners)
+        return mixup_inference(module, examples().batch(slice(0, self.pool)), lam=self.lam, partners=self.partners)
 
 
 DEFENSES: Registry[type[Defense]] = Registry(

@@ -203,9 +203,13 @@ class Experiment(Section):
         """The examples it trains on; `root` is the folder of the official files, by default looked for."""
         return training_set(self, root)
 
-    def build(self, data: "Dataset") -> "RandomizedNetwork":
-        """F as it is before training; `data` is the training set, from which mixup inference takes its partners."""
-        return untrained_network(self, data)
+    def build(self, data: "Dataset | None" = None, root: str | None = None) -> "RandomizedNetwork":
+        """F as it is before training.
+
+        `data` is the training set, from which mixup inference takes its partners; where it is not given it is read
+        from `root`, and only if the network needs it.
+        """
+        return untrained_network(self, lambda: training_set(self, root) if data is None else data)
 
 
 def experiment_model() -> type[Experiment]:

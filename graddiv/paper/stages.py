@@ -114,10 +114,8 @@ class StageRunner:
     def target(self, stage: Stage) -> Target:
         """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
         experiment, effort = stage.plan.experiment, stage.plan.effort
-        if stage.share_trained == 1:
-            F = stage.run.network(self.data_root)
-        else:
-            F = experiment.build(experiment.training_set(self.data_root))
+        trained = stage.share_trained == 1
+        F = stage.run.network(self.data_root) if trained else experiment.build(root=self.data_root)
         return target_of(
             experiment,
             F,

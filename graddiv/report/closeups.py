@@ -27,7 +27,8 @@ def close_ups(
     if clean is None or clean.images.ndim != 4 or clean.images.shape[1] not in (1, 3):
         return []
     # of several n at one epsilon the largest: a gallery for each would fill the page
-    widest = {grid.epsilon: grid for grid in grids} | {default.epsilon: default}
+    by_n = sorted(grids, key=lambda grid: grid.n)
+    widest = {grid.epsilon: grid for grid in by_n} | {default.epsilon: default}
     examples: list[dict[str, Any]] = []
     for place, ident in enumerate(clean.ids[: len(clean.images)].tolist()):
         galleries = [_gallery(grid, compared, ident) for grid in widest.values()]

@@ -118,7 +118,7 @@ def test_a_finished_run_is_not_touched(tmp_path: Path) -> None:
 def test_a_run_that_is_not_finished_is_not_evaluated(tmp_path: Path) -> None:
     with pytest.raises(Stopped):
         train(tiny("mnist/no-defense"), tmp_path, listeners=[StopAfter(1)])
-    with pytest.raises(GradDivError, match="is not trained to its end, but to step 0 of 2"):
+    with pytest.raises(GradDivError, match="is not trained to its end, but to epoch 0 of 1"):
         Run(tmp_path).network()
     train(tiny("mnist/no-defense"), tmp_path)
     assert not Run(tmp_path).network().training
