@@ -205,7 +205,7 @@ def judge(evidence: Evidence) -> list[Item]:
     ]
 
 
-class Comparison(NamedTuple):
+class AttackComparison(NamedTuple):
     """Two attacks on the same examples."""
 
     weaker: str
@@ -229,13 +229,13 @@ class Comparison(NamedTuple):
         return self.won > self.lost and self.p < SIGNIFICANCE
 
 
-def compare(weaker: AttackRecord, stronger: AttackRecord) -> Comparison:
+def compare(weaker: AttackRecord, stronger: AttackRecord) -> AttackComparison:
     """Compare two attacks by paired flips on the second ensemble, since the first one chooses the best attacks."""
     before, after = weaker.correct_again, stronger.correct_again
     change = flips(before, after)
     names = (_title(weaker), _title(stronger))
     accuracies, right = (float(before.mean()), float(after.mean())), (int(before.sum()), int(after.sum()))
-    return Comparison(*names, accuracies, right, change.lost, change.won, change.p)
+    return AttackComparison(*names, accuracies, right, change.lost, change.won, change.p)
 
 
 def one_step(single: Sequence[AttackRecord], iterative: Sequence[AttackRecord]) -> Item:
@@ -244,7 +244,7 @@ def one_step(single: Sequence[AttackRecord], iterative: Sequence[AttackRecord]) 
     Within the other modes it is only a warning: there an iterative attack may follow one draw of the noise too far.
     """
     deciding = [compare(_best(single), _best(iterative))]
-    telling: list[Comparison] = []
+    telling: list[AttackComparison] = []
     for record in single:
         rival = next(r for r in iterative if r.mode == record.mode and r.attack and r.attack["name"] == "PGD")
         (deciding if record.mode == "eot" else telling).append(compare(record, rival))
@@ -322,7 +322,7 @@ def converged(name: str, key: str, records: Sequence[AttackRecord]) -> Item:
     return Item(f"{name} gain nothing", verdict, sentence, evidence)
 
 
-def _ordering(name: str, deciding: Sequence[Comparison], telling: Sequence[Comparison]) -> Item:
+def _ordering(name: str, deciding: Sequence[AttackComparison], telling: Sequence[AttackComparison]) -> Item:
     """Make the item that fails if a deciding comparison is upside down, and warns if a telling one is."""
     wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
     worst = (wrong or odd or list(deciding))[0]

@@ -183,6 +183,7 @@ def target_of(
     experiment: Experiment,
     F: RandomizedNetwork,
     *,
+    data: str | None = None,
     split: str = "test",
     examples: int | None = None,
     batch: int = 100,
@@ -192,6 +193,7 @@ def target_of(
 ) -> Target:
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.
 
+    data: another data set to be judged on, of images of the same shape.
     split: "test", or "validation" to choose settings without looking at test data.
     examples: how many of the split, from its first on; all if None.
     batch: how many images are looked at together; it decides over memory and time.
@@ -199,14 +201,14 @@ def target_of(
     data_root: the folder of the official data files, by default looked for.
     device: where the network goes; it stays where it is if None.
     """
-    data = load(experiment.data.name, split, data_root)
-    if examples is not None and not 1 <= examples <= len(data):
-        raise GradDivError(f"examples is {examples}, expected 1 to {len(data)}, the size of the {split} split")
+    judged_on = load(data or experiment.data.name, split, data_root)
+    if examples is not None and not 1 <= examples <= len(judged_on):
+        raise GradDivError(f"examples is {examples}, expected 1 to {len(judged_on)}, the size of the {split} split")
     F.to(device)
     channels_last(F)
     facts = {"method": experiment.method, "lam": experiment.lam}
-    data = data if examples is None else data.take(slice(0, examples))
-    return Target(F, data, experiment.run_name, seed=seed, batch=batch, facts=facts)
+    judged_on = judged_on if examples is None else judged_on.take(slice(0, examples))
+    return Target(F, judged_on, experiment.run_name, seed=seed, batch=batch, facts=facts)
 
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]

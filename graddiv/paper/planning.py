@@ -26,6 +26,10 @@ class RunPlan:
 
     experiment: Experiment
     effort: Effort
+    judged_on: str | None = None
+    """Another data set than that of training, on whose test examples it is judged."""
+    shipped: bool = False
+    """Whether it comes with the package, trained."""
 
     @cached_property
     def radius(self) -> float:
@@ -75,7 +79,7 @@ class RunPlan:
             return [CHECKLIST]
         if need in ATTACKED:
             return [cell.file_name for cell in self.cells(need)]
-        shape = lookup(self.experiment.data.name).shape
+        shape = lookup(self.judged_on or self.experiment.data.name).shape
         return MEASUREMENTS[need].files(self.measurement_settings(need), shape[0] * shape[1] * shape[2])
 
 
@@ -147,7 +151,7 @@ def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
     found: dict[str, tuple[RunPlan, list[str]]] = {}
     for entry in request.entries:
         for experiment in request.experiments(entry):
-            run = RunPlan(experiment, request.effort)
+            run = RunPlan(experiment, request.effort, entry.judged_on, entry.shipped)
             _, needs = found.setdefault(experiment.run_name, (run, []))
             needs += [need for need in entry.needs if need not in needs]
     return found

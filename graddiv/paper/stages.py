@@ -19,7 +19,9 @@ from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
 from graddiv.experiment import TWO_CORES, forward_work
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, RunPlan, plan_runs
+from graddiv.paper.shipped import shipped
 from graddiv.recipes import title
+from graddiv.report.archive import copy_run
 from graddiv.runs import Run
 from graddiv.training import train
 from graddiv.training.loop import Listener
@@ -43,7 +45,9 @@ class Stage:
             name += f" (lambda {experiment.lam:g})"
         if experiment.seed:
             name += f", seed {experiment.seed}"
-        return f"train {name}" if self.need is None else f"measure {self.need} of {name}"
+        if self.need is None:
+            return f"copy {name}, which comes with the package" if self.plan.shipped else f"train {name}"
+        return f"measure {self.need} of {name}"
 
     @property
     def run(self) -> Run:
@@ -76,7 +80,7 @@ class StageRunner:
         """What is left to do of a stage, about, on two CPU cores."""
         experiment = stage.plan.experiment
         if stage.need is None:
-            return experiment.work / TWO_CORES * (1 - stage.share_trained)
+            return 0.0 if stage.plan.shipped else experiment.work / TWO_CORES * (1 - stage.share_trained)
         if stage.need == CHECKLIST_NEED:
             examples = stage.plan.effort.examples or 10_000
             passes = 0.0 if self._checked(stage) else _checklist_passes(self._checklist(stage), examples)
@@ -86,6 +90,11 @@ class StageRunner:
 
     def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: WorkListener = silent) -> None:
         """Train, or make the records that are missing."""
+        if stage.need is None and stage.plan.shipped:
+            if self.process.writes and not stage.run.finished:
+                copy_run(shipped(stage.plan.experiment.method), stage.run)
+            self.process.wait()
+            return
         if stage.need is None:
             device = str(self.process.device)
             train(stage.plan.experiment, stage.directory, data_root=self.data_root, device=device, listeners=listeners)
@@ -119,6 +128,7 @@ class StageRunner:
         return target_of(
             experiment,
             F,
+            data=stage.plan.judged_on,
             examples=effort.examples,
             batch=effort.batch,
             seed=self.seed,

@@ -1,5 +1,6 @@
 """A report and all that it is drawn from, small enough to be kept in a repository."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -18,15 +19,21 @@ def archive(plan: Plan, directory: Path) -> Plan:
     """
     runs = {}
     for key, run in plan.runs.items():
-        source, target = Run(Path(run.path)), Run(directory / "runs" / key)
-        store.make_directory(target.records)
-        for path in (p for p in source.description_files if p.exists()):
-            store.write(target.path / path.name, path.read_bytes())
-        for name in sorted({name for item in plan.items for name in item.records.get(key, ())}):
-            _copy_record(source.records / name, target.records / name)
-        _copy_network(source, target)
+        target = Run(directory / "runs" / key)
+        names = {name for item in plan.items for name in item.records.get(key, ())}
+        copy_run(Run(Path(run.path)), target, sorted(names))
         runs[key] = run.model_copy(update={"path": str(target.path)})
     return plan.model_copy(update={"runs": runs})
+
+
+def copy_run(source: Run, target: Run, records: Iterable[str] = ()) -> None:
+    """Copy a finished run without its optimizer, in half precision, with these of its records and without images."""
+    store.make_directory(target.records)
+    for path in (p for p in source.description_files if p.exists()):
+        store.write(target.path / path.name, path.read_bytes())
+    for name in records:
+        _copy_record(source.records / name, target.records / name)
+    _copy_network(source, target)
 
 
 def _copy_record(source: Path, target: Path) -> None:

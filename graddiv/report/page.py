@@ -21,7 +21,7 @@ from graddiv.report.output import Figure, Table, image
 from graddiv.report.style import BLACK, looks
 from graddiv.report.tables import attack_table
 from graddiv.report.texts import bound, count, data_uri, duration, legible, percent, prose, sentence
-from graddiv.report.verdict import verdict
+from graddiv.report.verdict import Crossing, crossing, verdict
 
 SIZE = 3_000_000
 """The page stays below so many bytes: it can be mailed."""
@@ -45,6 +45,8 @@ class Contents:
     """The tables of attacks that a reader chooses among."""
     headline: Grid | None
     """The one by which runs are compared in words; the first to be shown."""
+    curve: Comparison | None = None
+    """Accuracy against epsilon, if the report has that figure: what it says stands first."""
     tables: Sequence[Table] = ()
     """The other tables."""
     figures: Sequence[Figure] = ()
@@ -68,6 +70,7 @@ def render(contents: Contents) -> str:
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in figures)
     content = {
         "verdicts": [verdict(*pair, default) for pair in pairs] if default else [],
+        "crossing": _crossing(contents.curve),
         "choices": [_choice(comparison, grid) for grid in grids],
         "tables": [_shown(table) for table in contents.tables],
         "examples": close_ups(comparison, compared, grids, default, room) if default else [],
@@ -95,6 +98,12 @@ def render(contents: Contents) -> str:
         noun="digit" if "mnist" in comparison.data else "image",
         version=__version__,
     )
+
+
+def _crossing(curve: Comparison | None) -> Crossing | None:
+    """What the curves over epsilon say of the first pair that has them."""
+    pairs = find_pairs(curve) if curve is not None else []
+    return crossing(*pairs[0], curve.epsilon) if curve is not None and pairs else None
 
 
 # Tables

@@ -14,11 +14,12 @@ from graddiv.report.plan import Plan, PlanReader
 from graddiv.report.tables import accuracy_table, attack_table, checklist_table
 
 ATTACK_TABLE = "attack-table"
+CHECKLIST_TABLE = "checklist"
 
 RENDERERS: dict[str, Callable[[Comparison], Table] | Callable[[Comparison], Figure]] = {
     ATTACK_TABLE: attack_table,
     "accuracy-table": accuracy_table,
-    "checklist": checklist_table,
+    CHECKLIST_TABLE: checklist_table,
     **FIGURES,
 }
 """What an item of a plan names -> the function that makes it."""
@@ -45,11 +46,13 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
     for what in made:
         save(what, directory)
     tables = [what for what in made if isinstance(what, Table)]
+    shown_elsewhere = {item.name for item in plan.items if item.renderer in (ATTACK_TABLE, CHECKLIST_TABLE)}
     contents = page.Contents(
         comparison=reader.everything(),
         grids=list(grids.values()),
         headline=grids[plan.headline] if plan.headline else None,
-        tables=[table for table in tables if table.name not in grids],
+        curve=next((reader.comparison(item) for item in plan.items if item.renderer == "accuracy-epsilon"), None),
+        tables=[table for table in tables if table.name not in shown_elsewhere],
         figures=[what for what in made if isinstance(what, Figure)],
     )
     plan.save(directory)

@@ -85,6 +85,49 @@ def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
     return Verdict(graddiv.title, headline(rhos, robust), sentences, changes)
 
 
+class Crossing(NamedTuple):
+    """What GradDiv changes at the radius of training, and beyond it where it changes most."""
+
+    headline: str
+    sentence: str
+
+
+def crossing(baseline: ReportRun, graddiv: ReportRun, trained_at: float) -> Crossing | None:
+    """The curves over epsilon of a pair in words; None where they do not reach beyond the radius of training."""
+    radii = sorted({r.epsilon for r in baseline.attacks if not r.is_clean} & {r.epsilon for r in graddiv.attacks})
+    beyond = [epsilon for epsilon in radii if epsilon > trained_at * (1 + 1e-9)]
+    if trained_at not in radii or not beyond:
+        return None
+    there = {epsilon: _paired_at(baseline, graddiv, epsilon) for epsilon in (trained_at, *beyond)}
+    far = max(beyond, key=lambda epsilon: abs(there[epsilon].points))
+    near, away = there[trained_at], there[far]
+    headline = (
+        f"At the radius of training GradDiv {_moves(near)}; at {far / trained_at:.2f} times it, it {_moves(away)}"
+    )
+    parts = [
+        f"{bound(epsilon)}: {percent(pair.before.mean())} → {percent(pair.after.mean())} %"
+        for epsilon, pair in there.items()
+    ]
+    sentence = f"Accuracy under EOT-PGD from {baseline.title} to {graddiv.title}, at ε = {', '.join(parts)}."
+    return Crossing(headline, sentence)
+
+
+def _moves(pair: Paired) -> str:
+    size = f"{abs(pair.points):.1f} points"
+    if not pair.clear:
+        return f"changes accuracy by {signed(pair.points)} points, which chance can explain"
+    return f"gains {size}" if pair.points > 0 else f"costs {size}"
+
+
+def _paired_at(baseline: ReportRun, graddiv: ReportRun, epsilon: float) -> Paired:
+    """Both runs at one radius, on the same examples."""
+    shares = []
+    for run in (baseline, graddiv):
+        found = [r for r in run.attacks if not r.is_clean and r.epsilon == epsilon]
+        shares.append(np.mean([flags for r in found for flags in (r.correct, r.correct_again)], axis=0))
+    return Paired(*shares)
+
+
 def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:
     """The cross-fitted Total over these attacks of the examples that both runs were judged on."""
     first, second = _held(grid, baseline, labels), _held(grid, graddiv, labels)

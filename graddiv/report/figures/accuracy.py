@@ -27,8 +27,15 @@ from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_
 from graddiv.report.output import Figure
 
 COLUMNS = ("method", "lam", "whose", "x", "accuracy", "low", "high")
-PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 0.9, "markerfacecolor": "white", "markersize": 3}
-"""The paper's curves: dashed, with hollow markers."""
+PAPER: dict[str, Any] = {
+    "linestyle": style.DASHED,
+    "linewidth": 0.9,
+    "markerfacecolor": "white",
+    "markersize": 3,
+    "alpha": 0.45,
+    "zorder": 1,
+}
+"""The paper's curves: faint and dashed behind ours, with hollow markers."""
 
 PAPERS_N = (1, 5, 10, 20)
 """Numbers of sample models for which the paper has values of EOT-PGD."""
@@ -91,6 +98,8 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         papers += plot_papers(axes, run, look, theirs)
         rows += plot_accuracy(axes, run, look, from_clean(run, points))
     _percent(axes, style.EPSILON)
+    if comparison.epsilon:
+        _mark_training(axes, comparison.epsilon)
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
     bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
     trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
@@ -252,6 +261,14 @@ def regularizers(comparison: Comparison) -> Figure:
 def from_clean(run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
     """The curve from the accuracy without an attack on, where that was measured."""
     return [(at, run.clean), *points] if run.clean is not None else points
+
+
+def _mark_training(axes: Axes, epsilon: float) -> None:
+    """A line at the radius of training, and above the plot the multiples of it."""
+    axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
+    scaled: Any = (lambda x: x / epsilon, lambda ratio: ratio * epsilon)
+    above = axes.secondary_xaxis("top", functions=scaled)
+    above.set_xlabel("multiple of the radius of training")
 
 
 def _percent(axes: Axes, label: str) -> None:
