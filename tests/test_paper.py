@@ -56,7 +56,7 @@ def reproduced(names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def test_every_entry_names_what_exists() -> None:
     needs = {*ATTACKED, *MEASUREMENTS, CHECKLIST_NEED}
-    for entry in (*ENTRIES.values(), DEMO, *STUDY):
+    for entry in (*ENTRIES.values(), *DEMO, *STUDY):
         assert {render.renderer for render in entry.renders} <= set(RENDERERS), entry.name
         assert set(entry.needs) <= needs, entry.name
         for scale in entry.scales:

@@ -39,12 +39,14 @@ SMALL: dict[str, tuple[str, ...]] = {
     "graddiv data list": (),
     "graddiv doctor": (),
     "graddiv recipes": (),
+    "graddiv report runs/": (),
     "graddiv reproduce": HELP,
     "graddiv reproduce ": ("--dry-run",),
     "graddiv reproduce --list": (),
     "graddiv train": HELP,
     "graddiv train mnist": tuple(f"--set={setting}" for setting in SETTINGS),
     "graddiv train mnist/adv-bnn+graddiv --scale quick": tuple(f"--set={s}" for s in (*SETTINGS, *SECOND_STAGE)),
+    "graddiv train mnist/adv-bnn+graddiv --scale quick --from": tuple(f"--set={setting}" for setting in SETTINGS),
     "graddiv tune": HELP,
 }
 """What makes a command small, by how it begins."""
@@ -121,6 +123,10 @@ def test_commands(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with no_type_checks():
         for run in (word for word in words if word.startswith("runs/")):
             train(recipe("mnist-mini/adv-bnn", "demo", SETTINGS), Path(run))
+            if words[0] == "report":  # of something
+                CliRunner().invoke(
+                    app, ["attack", run, "--examples=2", "--attacks=pgd", "--m=1"], catch_exceptions=False
+                )
         done = CliRunner().invoke(app, [*words, *SMALL[beginning]], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     assert done.output

@@ -221,7 +221,11 @@ STUDY = (
         "Is the gain beyond the radius of training more than the luck of one training?",
         "mnist",
         TRIO,
-        (Render("accuracy-epsilon", ("curve",)), Render("kappa", ("concentration",))),
+        (
+            Render("accuracy-epsilon", ("curve",)),
+            Render("accuracy-table", ("curve",)),
+            Render("kappa", ("concentration",)),
+        ),
         seeds=(0, 1, 2, 3, 4),
         scales=("quick",),
     ),

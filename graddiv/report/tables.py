@@ -84,11 +84,12 @@ def accuracy_table(comparison: Comparison) -> Table:
     marked, numbers = set(), []
     for attack, n, runs, found in swept:
         of_runs = {run.path: dict(points) for run, points in found.of_runs}
-        for run in runs.runs:
-            at = {0.0: run.clean, **of_runs.get(run.path, {})}
+        for group in runs.groups:
+            run, clean = group[0], [each.clean for each in group if each.clean is not None]
+            at = {0.0: over_trainings(clean) if clean else None, **of_runs.get(run.path, {})}
             theirs = dict(comparison.published.curve(run.method, f"EOT-{attack}", n))
             start = (f"EOT-{attack}", str(n or NOT_APPLICABLE), run.title)
-            body.append((*start, "ours", *(_short(at.get(epsilon)) for epsilon in epsilons)))
+            body.append((*start, "ours", *(_with_trainings(at.get(epsilon)) for epsilon in epsilons)))
             if theirs:
                 marked.add(len(body))
                 texts = (f"{theirs[e]:.2f}" if e in theirs else NOT_APPLICABLE for e in epsilons)
@@ -201,8 +202,16 @@ def _lowest(rows: dict[str, Row]) -> str | None:
 
 def _cell(value: Summary) -> str:
     low, high = (f"{100 * bound:.0f}" for bound in value.interval)
-    trainings = f", trainings ± {100 * value.training_std:.1f}" if value.trainings else ""
-    return f"{_short(value)} ({low}–{high}){trainings}"
+    return f"{_short(value)} ({low}–{high}){_trainings(value)}"
+
+
+def _with_trainings(value: Summary | None) -> str:
+    return _short(value) + (_trainings(value) if value is not None else "")
+
+
+def _trainings(value: Summary) -> str:
+    """The spread over trainings, apart from that over draws."""
+    return f"; trainings ± {100 * value.training_std:.1f}" if value.trainings else ""
 
 
 def _short(value: Summary | None) -> str:

@@ -38,7 +38,9 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_json(Run(directory).experiment_file, experiment.dump())
     Run(directory).checkpoints.mkdir()
     state = {f"network.{name}": tensor for name, tensor in F.state_dict().items()}
-    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": {"step": 1}})
+    Run(directory).log_file.write_text('{"event": "epoch", "epoch": 1}\n')
+    size = Run(directory).log_file.stat().st_size
+    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": {"step": 1, "log_size": size}})
     return directory
 
 

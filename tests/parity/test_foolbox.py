@@ -3,7 +3,6 @@
 import sys
 from types import ModuleType
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 import torch
@@ -25,10 +24,12 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def foolbox() -> Any:
-    """Foolbox without what only its model zoo needs."""
+    """Foolbox without what only its model zoo needs; whatever else it imports stays imported."""
     git = ModuleType("git")
     git.Repo = None  # type: ignore[attr-defined]
-    with patch.dict(sys.modules, {"git": git, "requests": ModuleType("requests")}):
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setitem(sys.modules, "git", git)
+        patched.setitem(sys.modules, "requests", ModuleType("requests"))
         yield pytest.importorskip("foolbox")
 
 
