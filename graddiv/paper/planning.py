@@ -169,6 +169,8 @@ def plan_report(request: Request, runs: Path) -> Plan:
             planned.setdefault(name, PlannedRun(path=str(runs / name), title=shown))
         for render in entry.renders:
             base = entry.name if len(entry.renders) == 1 else render.renderer
+            if len(entries) > 1 and len(entry.renders) > 1:  # others may have a figure of this kind, too
+                base = f"{entry.name}-{render.renderer}"
             if render.renderer == ATTACK_TABLE:
                 items += _attack_tables(base, render.needs, compared)
             else:

@@ -45,11 +45,11 @@ class Contents:
     """The tables of attacks that a reader chooses among."""
     headline: Grid | None
     """The one by which runs are compared in words; the first to be shown."""
-    curve: Comparison | None = None
-    """Accuracy against epsilon, if the report has that figure: what it says stands first."""
     tables: Sequence[Table] = ()
     """The other tables."""
     figures: Sequence[Figure] = ()
+    curve: Comparison | None = None
+    """Accuracy against epsilon, if the report has that figure: what it says stands first."""
 
 
 def write(contents: Contents, out: Path) -> Path:

@@ -158,8 +158,9 @@ def write(job: Job[Any], arrays: dict[str, np.ndarray]) -> None:
 def log(rng: np.random.Generator, rho: float, settings: Experiment) -> list[dict[str, Any]]:
     """metrics.jsonl."""
     lines: list[dict[str, Any]] = [{"event": "start", "versions": {"graddiv": "0"}, "processes": 1, "device": "cpu"}]
-    regularized = {"graddiv": 0.01, "lam": settings.lam} if settings.regularization else {}
+    stages = [stage for stage in settings.schedule for _ in range(stage.epochs)]
     for epoch in range(settings.epochs + 1):
+        regularized = {"graddiv": 0.01, "lam": settings.lam} if epoch and stages[epoch - 1].graddiv else {}
         c = (0.8 + (rho**2 - 0.8) * epoch / settings.epochs) * rng.uniform(0.9, 1.1)
         measures = {"R_kappa": 3 * c / (1 - c * 0.9), "R_mean": c, "R_dpp": 2 * c**2, "R_max": c**0.7}
         found = {"usable": 1.0, **measures, "R_smoothmax": 1.8 + c, "rho": c**0.5}

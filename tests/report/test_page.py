@@ -304,7 +304,7 @@ def test_a_heavy_figure_becomes_a_picture(
 
 def test_recipe_cost_and_checklist(comparison: Comparison, read: Page) -> None:
     assert 'method = "adv-bnn+graddiv"' in read.text
-    assert any(row[0] == "graddiv" and "lam 0.3" in row[2] for table in read.tables.values() for row in table)
+    assert any(row[0] == "stages" and "lam 0.3" in row[2] for table in read.tables.values() for row in table)
     spent = sum(int(record.cost_forwards.sum()) for record in comparison.runs[1].attacks)
     assert any(row[0] == "Adv-BNN + GradDiv" and row[4] == f"{spent:,}".replace(",", "\u202f")
                for table in read.tables.values() for row in table)  # fmt: skip
