@@ -22,7 +22,7 @@ from graddiv.report.output import NOT_APPLICABLE, Table
 from graddiv.report.page import Contents
 from graddiv.report.tables import accuracy_table, attack_table
 from graddiv.report.texts import legible
-from graddiv.report.verdict import Paired, headline, verdict
+from graddiv.report.verdict import Paired, crossing, headline, verdict
 from tests.report import fake
 
 
@@ -326,3 +326,16 @@ def test_values_of_all_kinds_are_legible() -> None:
 def test_no_torch() -> None:
     code = "import sys, graddiv.report.page; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "False"
+
+
+def test_the_crossing_is_told_by_the_curves(comparison: Comparison) -> None:
+    """At the radius of training, 0.2, and beyond it, 0.3: from the records, in points."""
+    curve = comparison.only(lambda run, r: (r.label, r.n, r.m) == ("EOT-PGD", 10, 20))
+    found = crossing(*curve.runs, 0.2)
+    assert found is not None
+    for epsilon in (0.2, 0.3):
+        before, after = (records.accuracy(run.attacked(epsilon=epsilon)).mean for run in curve.runs)
+        assert f"{epsilon}: {100 * before:.1f} → {100 * after:.1f} %" in found.sentence
+    assert found.headline.startswith("At the radius of training GradDiv ")
+    assert "at 1.50 times it" in found.headline
+    assert crossing(*curve.runs, 0.3) is None, "nothing beyond it"

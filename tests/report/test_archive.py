@@ -1,0 +1,51 @@
+from pathlib import Path
+
+import pytest
+import torch
+
+from graddiv.attacks import PGD
+from graddiv.evaluation import attack_all, cells, target_of
+from graddiv.recipes import recipe
+from graddiv.records import AttackRecord
+from graddiv.report.archive import archive
+from graddiv.report.choose import Choices, plan_for
+from graddiv.report.plan import Plan
+from graddiv.report.renderers import render
+from graddiv.runs import Run
+from graddiv.training import train
+
+SMALL = ("network.width=0.05", "training.epochs=1", "training.batch=8", "training.decays=[]", "data.examples=8")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A tiny trained run that was attacked."""
+    experiment, found = recipe("mnist-mini/adv-bnn", "demo", SMALL), Run(tmp_path_factory.mktemp("runs") / "run")
+    F = train(experiment, found.path)
+    target = target_of(experiment, F, examples=5, batch=5)
+    attack_all(target, cells([PGD(m=2)], [0.2], n=2), found.records)
+    return found
+
+
+def test_a_report_drawn_from_its_archive_has_the_same_numbers(run: Run, tmp_path: Path) -> None:
+    plan = plan_for([run.path], Choices())
+    render(plan, tmp_path / "before")
+    render(archive(plan, tmp_path / "results"), tmp_path / "results")
+    moved = tmp_path / "moved"
+    (tmp_path / "results").rename(moved)
+    render(Plan.load(moved), tmp_path / "after")
+    tables = sorted(path.name for path in (tmp_path / "before").glob("*.csv"))
+    assert tables
+    for name in tables:
+        assert (tmp_path / "before" / name).read_bytes() == (tmp_path / "after" / name).read_bytes()
+
+
+def test_images_and_the_optimizer_are_left_out(run: Run, tmp_path: Path) -> None:
+    plan = archive(plan_for([run.path], Choices()), tmp_path)
+    copy = Run(Path(next(iter(plan.runs.values())).path))
+    records = [AttackRecord.load(path) for path in copy.records.glob("pgd*.record")]
+    assert records
+    assert all(len(record.images) == 0 for record in records)
+    assert copy.last_checkpoint.stat().st_size < run.last_checkpoint.stat().st_size / 4
+    for name, tensor in run.network().state_dict().items():
+        assert torch.allclose(copy.network().state_dict()[name], tensor, atol=2e-3)
