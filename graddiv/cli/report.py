@@ -14,6 +14,13 @@ def report(
         list[Path], typer.Argument(help="The directory of a report with its plan.json, or one or more trained runs.")
     ],
     out: Annotated[Path | None, typer.Option(help="Where tables, figures and page go; for runs: reports/NAME.")] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            help="Write the report here, with all that it is drawn from (logs, records without images, networks "
+            "in half precision), so that it can be kept and drawn again."
+        ),
+    ] = None,
     epsilon: Annotated[str, typer.Option(help="For runs: the radius of the table that compares them in words.")] = "",
     n: Annotated[int | None, typer.Option(help="For runs: EOT with so many sample models.")] = None,
     m: Annotated[int | None, typer.Option(help="For runs: attacks of so many iterations.")] = None,
@@ -27,6 +34,7 @@ def report(
     with several settings, the command lists them and asks for one with --n, --m, --restarts or --examples.
     """
     from graddiv.paper.published import PaperValues
+    from graddiv.report.archive import archive as copied
     from graddiv.report.choose import Choices, plan_for
     from graddiv.report.plan import PLAN, Plan
     from graddiv.report.renderers import render
@@ -45,6 +53,8 @@ def report(
         if there:
             typer.echo(f"{len(there)} records of the runs are not part of the report, such as {there[0].name}")
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
+    if archive is not None:
+        plan, directory = copied(plan, archive), archive
     page, tables = render(plan, directory, PaperValues)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")

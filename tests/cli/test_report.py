@@ -1,5 +1,6 @@
 """`graddiv report` as a user meets it."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ def output(*arguments: object) -> str:
 
 
 def files(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    return {path.name: path.read_bytes() for path in directory.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
@@ -44,6 +45,17 @@ def test_a_report_on_a_run(tmp_path: Path) -> None:
     assert "4 tables and figures, 3 of them tables" in shown
     made = files(tmp_path / "out")
     assert {"plan.json", "report.html", "attacks-eps0.2.md", "accuracy-epsilon.svg"} <= set(made)
+
+
+def test_a_report_can_be_kept_with_all_it_is_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = tmp_path / "run"
+    fake.run(run, "adv-train", repeats=1)
+    monkeypatch.setattr("graddiv.report.archive._copy_network", lambda source, target: None)  # the fake has none
+    output(run, "--archive", tmp_path / "kept", "--m", 20)
+    shutil.rmtree(run)
+    before = files(tmp_path / "kept")
+    output(tmp_path / "kept")
+    assert files(tmp_path / "kept") == before
 
 
 def test_what_cannot_be_reported_on(runs: list[Path], tmp_path: Path) -> None:
