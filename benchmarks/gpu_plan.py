@@ -1,0 +1,45 @@
+"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan [RATE]`.
+
+RATE is what a GPU sustains on these networks, in multiplications per second; measure yours with `graddiv train` on the
+first epoch and scale the hours.
+"""
+
+import sys
+
+from graddiv.data import lookup
+from graddiv.experiment import forward_work
+from graddiv.paper.entries import targets
+from graddiv.paper.planning import ATTACKED, Request, RunPlan, plan_runs
+
+RATE = 3e12
+JUDGED = 40
+"""Forward passes that judge an image: two ensembles of twenty models."""
+TABLES = ("table1", "table-mnist", "table-cifar10", "table-stl10", "table-rse", "lambda-sensitivity", "m-sensitivity",
+          "n-sensitivity", "mnist", "cifar10", "stl10")  # fmt: skip
+
+
+def attack_work(run: RunPlan, needs: list[str]) -> float:
+    """Multiplications of all attacks that these needs are made of, on the whole test set."""
+    cells = {cell.file_name: cell for need in needs if need in ATTACKED for cell in run.cells(need)}
+    passes = 0.0
+    for cell in cells.values():
+        n = cell.n if cell.mode == "eot" and run.experiment.random else 1
+        steps = cell.attack.passes_per_iteration * cell.attack.iterations * cell.attack.restarts if cell.attack else 0
+        passes += steps * n + JUDGED
+    return passes * lookup(run.experiment.data.name).sizes["test"] * forward_work(run.experiment.network)
+
+
+def main(rate: float) -> None:
+    print(
+        f"GPU-hours at {rate:.0e} multiplications per second\n\n| target | runs | training | attacks |\n|---|---|---|---|"
+    )
+    for name in TABLES:
+        runs = plan_runs(Request(targets()[name], "paper"))
+        training = sum(run.experiment.work for run, _ in runs.values())
+        attacks = sum(attack_work(run, needs) for run, needs in runs.values())
+        hours = [f"{work / rate / 3600:.1f}" for work in (training, attacks)]
+        print(f"| `{name}` | {len(runs)} | {' | '.join(hours)} |")
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]) if len(sys.argv) > 1 else RATE)
