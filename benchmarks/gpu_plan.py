@@ -30,9 +30,8 @@ def attack_work(run: RunPlan, needs: list[str]) -> float:
 
 
 def main(rate: float) -> None:
-    print(
-        f"GPU-hours at {rate:.0e} multiplications per second\n\n| target | runs | training | attacks |\n|---|---|---|---|"
-    )
+    print(f"GPU-hours at {rate:.0e} multiplications per second\n")
+    print("| target | runs | training | attacks |\n|---|---|---|---|")
     for name in TABLES:
         runs = plan_runs(Request(targets()[name], "paper"))
         training = sum(run.experiment.work for run, _ in runs.values())
