@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts Python anew
+
 ROOT = Path(__file__).parent.parent
 
 SMALL = {

@@ -9,6 +9,7 @@ import typer
 
 from graddiv import __version__
 from graddiv.cli.data import DataRoot
+from graddiv.cli.train import Device
 
 REQUIRED = (
     "torch", "numpy", "scipy", "jaxtyping", "pydantic", "safetensors", "optuna", "matplotlib", "jinja2",
@@ -22,6 +23,15 @@ PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox"
 def doctor(
     data_root: DataRoot = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also list the libraries that tests compare with.")] = False,
+    selfcheck: Annotated[
+        bool,
+        typer.Option(
+            "--selfcheck",
+            help="Also attack and measure two networks that come with the package, for about a minute, and say whether "
+            "what is found lies in the expected ranges; exits with 1 if it does not.",
+        ),
+    ] = False,
+    device: Device = None,
 ) -> None:
     """Show versions, device, threads, memory and data sets; say what is missing and how to get it."""
     import torch
@@ -46,6 +56,23 @@ def doctor(
     _section("data sets")
     for name in names():
         _row(name, status(lookup(name), data_root))
+    if selfcheck and not _selfcheck(device):
+        raise typer.Exit(1)
+
+
+def _selfcheck(device: str | None) -> bool:
+    """Print each check as it is made; whether all of them passed."""
+    from graddiv.distributed import join_processes
+    from graddiv.paper.selfcheck import selfcheck
+
+    _section("selfcheck")
+    passed = True
+    with join_processes(device) as process:
+        for check in selfcheck(process.device):
+            verdict = "ok" if check.passed else "NOT AS EXPECTED"
+            typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
+            passed &= check.passed
+    return passed
 
 
 def _section(title: str) -> None:

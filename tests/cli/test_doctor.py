@@ -4,7 +4,12 @@ import sys
 import tomllib
 from pathlib import Path
 
+import pytest
+from typer.testing import CliRunner
+
+from graddiv.cli import app
 from graddiv.cli.doctor import PEERS, REQUIRED
+from graddiv.paper.selfcheck import Check
 
 ROOT = Path(__file__).parents[2]
 
@@ -47,3 +52,15 @@ def test_an_unknown_command_exits_with_2() -> None:
     done = graddiv("doctr")
     assert done.returncode == 2
     assert "doctor" in done.stderr
+
+
+@pytest.mark.slow
+def test_the_selfcheck_finds_what_is_expected_and_notices_what_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    done = graddiv("doctor", "--selfcheck", "--device", "cpu")
+    assert done.returncode == 0, done.stdout
+    assert done.stdout.count(": ok") == 5
+    wrong = [Check("clean accuracy", 12.0, 96, 100)]
+    monkeypatch.setattr("graddiv.paper.selfcheck.selfcheck", lambda device: iter(wrong))
+    result = CliRunner().invoke(app, ["doctor", "--selfcheck", "--device", "cpu"])
+    assert result.exit_code == 1
+    assert "NOT AS EXPECTED" in result.output
