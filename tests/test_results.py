@@ -1,0 +1,51 @@
+"""The committed evidence: drawn again it is the same, and the numbers in README and docs are its numbers."""
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+
+from graddiv.paper.published import PaperValues
+from graddiv.report.plan import Plan
+from graddiv.report.renderers import render
+from graddiv.runs import Run
+
+ROOT = Path(__file__).parent.parent
+STUDY = ROOT / "results" / "mnist-study"
+
+
+def test_every_number_is_drawn_again_from_the_records(tmp_path: Path) -> None:
+    render(Plan.load(STUDY), tmp_path, PaperValues)
+    kept = sorted(path.name for path in STUDY.iterdir() if path.suffix in (".csv", ".md"))
+    assert kept
+    for name in kept:
+        assert (tmp_path / name).read_text() == (STUDY / name).read_text(), name
+
+
+def test_the_networks_are_there() -> None:
+    for planned in Plan.load(STUDY).runs.values():
+        assert not Run(Path(planned.path)).network().training
+
+
+def shown() -> set[str]:
+    """Every accuracy of the study, in percent, as texts print it: ours, each training's, and the paper's."""
+    with (STUDY / "accuracy-epsilon.csv").open() as file:
+        return {f"{float(row['accuracy']):.1f}" for row in csv.DictReader(file)}
+
+
+@pytest.mark.parametrize(
+    ("file", "begins"), [("README.md", "The paper's central claim"), ("docs/findings.md", "## Claim")]
+)
+def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins: str) -> None:
+    text = (ROOT / file).read_text()
+    part = text[text.index(begins) :]
+    part = part[: part.index("\n## ", 5)]
+    numbers = re.findall(r"(\d+\.\d)(?= %| →| to \d+\.\d %)", part)
+    assert numbers
+    assert set(numbers) <= shown()
+
+
+def test_the_findings_show_the_table_as_it_was_drawn() -> None:
+    table = [line for line in (STUDY / "accuracy-table.md").read_text().splitlines() if line.startswith("|")]
+    assert "\n".join(table) in (ROOT / "docs" / "findings.md").read_text()
