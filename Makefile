@@ -25,7 +25,7 @@ $(READY): pyproject.toml constraints.txt requirements/peers.txt
 	touch $(READY)
 
 test: $(READY)
-	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal $(ARGS)
+	$(BIN)/python -m pytest --numprocesses $(JOBS) --maxprocesses 8 --dist worksteal --ignore tests/browser $(ARGS)
 
 lint: $(READY)
 	$(BIN)/ruff check .

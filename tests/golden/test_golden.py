@@ -37,13 +37,14 @@ OVERRIDES = (
     *("data.examples=32", "network.width=0.03", "training.epochs=2", "training.batch=8", f"training.lr={LR}"),
     *("adversary.m=2", "graddiv.n=2", "graddiv.warmup=0.5", "graddiv.rampup=1", "training.decays=[1.5]"),
     *("adversary.random_start=true", "graddiv.at=adversarial"),
+    *("adversary.epsilon=0.2", "adversary.alpha=0.4", "gaussian.alpha_kl=0.0016"),
 )
 ATTACKS = (FGSM(), PGD(m=3), APGD(m=4), Square(m=8))
 
 
 def trained(directory: Path) -> Arrays:
     """Adv-BNN + GradDiv after eight steps: its parameters, and what the log says of each epoch."""
-    F = train(recipe("mnist-mini/adv-bnn+graddiv", "demo", OVERRIDES), directory)
+    F = train(recipe("mnist-mini/adv-bnn+graddiv", "paper", OVERRIDES), directory)
     epochs = [line for line in read_log(directory / "metrics.jsonl") if "loss" in line]
     curves = {
         f"epochs/{key}": np.array([line[key] for line in epochs])
