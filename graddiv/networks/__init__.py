@@ -5,7 +5,7 @@ from graddiv.networks.foreign import ForeignNetwork, randomize
 from graddiv.networks.gaussian import GaussianNetwork, bayesian
 from graddiv.networks.mixup import MixupNetwork, mixup_inference
 from graddiv.networks.pni import PNINetwork, pni
-from graddiv.networks.randomized import Dirac, Noise, RandomizedNetwork, SampleModel, Theta, running_statistics
+from graddiv.networks.randomized import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, running_statistics
 from graddiv.networks.rse import RSENetwork, rse
 from graddiv.registries import ARCHITECTURES
 
@@ -21,6 +21,7 @@ __all__ = [
     "RSENetwork",
     "RandomizedNetwork",
     "SampleModel",
+    "Support",
     "Theta",
     "architecture",
     "bayesian",

@@ -5,12 +5,13 @@ gives the same function, so nothing samples behind the caller's back.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
@@ -78,6 +79,18 @@ class RandomizedNetwork(nn.Module, ABC):
         wanted = torch.is_grad_enabled()
         return Theta({name: p if wanted else p.detach() for name, p in self.module.named_parameters()})
 
+    def mean(self) -> Noise | None:
+        """E noise, the noise of the mean network, at which an adversary may begin; None where the law has no mean."""
+        return None
+
+    def mirrored(self, noise: Noise) -> Noise | None:
+        """Noise of the same law that lies opposite, -noise for Gaussian noise; None where the law has no symmetry."""
+        return None
+
+    def support(self) -> "Support | None":
+        """Return every value of the noise with its probability, where there are finitely many; None otherwise."""
+        return None
+
     def sample(self, n: int, seed: int, batch: Int64[Tensor, " b"] | None = None) -> list[SampleModel]:
         """Return f_1 .. f_n ~ q_theta; the first 3 of 10 are the same as the first 3 of 3."""
         # With gradients, models must not share sigma's graph: a backward pass through one would free it for the others.
@@ -95,6 +108,14 @@ class RandomizedNetwork(nn.Module, ABC):
         """The device of the parameters, on which noise is drawn."""
         tensors = (t for group in (self.module.parameters(), self.module.buffers()) for t in group)
         return next((tensor.device for tensor in tensors), torch.device("cpu"))
+
+
+class Support(NamedTuple):
+    """All values of a noise that has finitely many: expectations over it are exact sums."""
+
+    noises: Sequence[Noise]
+    probabilities: Float64[Tensor, " outcomes"]
+    """They sum to 1."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,6 +152,12 @@ class Dirac(RandomizedNetwork):
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}
+
+    def mean(self) -> Noise:
+        return {}
+
+    def support(self) -> Support:
+        return Support([{}], torch.ones(1, dtype=torch.float64))
 
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         check_noise(noise, {}, self.device)
@@ -169,6 +196,13 @@ def check_rows(rows: int, batch: int) -> None:
     """Refuse noise that was drawn for a batch of another size; noise of one row serves every x."""
     if rows not in (1, batch):
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
+
+
+def opposite(noise: Noise) -> dict[str, Tensor]:
+    """-noise, tensor by tensor: as likely as `noise` where the law is symmetric around 0."""
+    if isinstance(noise, int):
+        raise GradDivError(f"noise is the integer {noise}, expected the tensors of F.draw(seed)")
+    return {name: -value for name, value in noise.items()}
 
 
 @contextmanager

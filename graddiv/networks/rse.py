@@ -9,7 +9,15 @@ from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
 from graddiv.networks.architectures import Normalize
-from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, check_rows, running_statistics
+from graddiv.networks.randomized import (
+    Noise,
+    RandomizedNetwork,
+    Theta,
+    check_noise,
+    check_rows,
+    opposite,
+    running_statistics,
+)
 from graddiv.seeding import fold, generator, isolated
 
 
@@ -63,6 +71,15 @@ class RSENetwork(RandomizedNetwork):
         parts = torch.split_with_sizes(noise, sizes, dim=1)
         shaped = [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
         return dict(zip(self.shapes, shaped, strict=True))
+
+    def mean(self) -> dict[str, Tensor]:
+        like = next(self.module.parameters())
+        return {
+            site: torch.zeros(1, *shape, dtype=like.dtype, device=like.device) for site, shape in self.shapes.items()
+        }
+
+    def mirrored(self, noise: Noise) -> dict[str, Tensor]:
+        return opposite(noise)
 
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         noise = check_noise(noise, {site: (None, *shape) for site, shape in self.shapes.items()}, self.device)

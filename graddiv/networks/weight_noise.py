@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
-from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise
+from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, opposite
 from graddiv.seeding import generator
 
 
@@ -25,6 +25,12 @@ class WeightNoise(RandomizedNetwork):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         g = generator(seed, self.device)
         return {name: standard_normal(self.module.get_parameter(name), g) for name in self.names}
+
+    def mean(self) -> dict[str, Tensor]:
+        return {name: torch.zeros_like(self.module.get_parameter(name)) for name in self.names}
+
+    def mirrored(self, noise: Noise) -> dict[str, Tensor]:
+        return opposite(noise)
 
     def theta(self) -> Theta:
         return replace(super().theta(), scales={name: self.scale(name) for name in self.names})

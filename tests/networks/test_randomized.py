@@ -293,3 +293,28 @@ def test_a_randomized_network_is_not_made_random_twice(kind: str) -> None:
 def test_a_module_without_parameters_has_a_device_too() -> None:
     F = Dirac(nn.Flatten())
     assert F.bind(F.draw(0))(images(2)).shape == (2, 36)
+
+
+@every_kind
+def test_the_mean_of_the_noise_and_its_mirror_image(kind: str) -> None:
+    F, x = network(kind), images(3)
+    noise = F.draw(3)
+    mean, mirrored = F.mean(), F.mirrored(noise)
+    if mean is not None:
+        assert torch.equal(F.bind(mean)(x), F.bind(mean)(x))
+    if isinstance(noise, int) or mirrored is None:
+        assert mirrored is None
+        return
+    assert isinstance(mean, dict)
+    assert isinstance(mirrored, dict)
+    for site, value in noise.items():
+        assert torch.allclose(value + mirrored[site], 2 * mean[site])
+    assert torch.equal(F.bind(F.mirrored(mirrored))(x), F.bind(noise)(x))
+
+
+@every_kind
+def test_finite_noise_has_all_its_probability_in_its_support(kind: str) -> None:
+    support = network(kind).support()
+    if support is not None:
+        assert len(support.noises) == len(support.probabilities)
+        assert support.probabilities.sum().item() == pytest.approx(1)
