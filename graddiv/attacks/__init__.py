@@ -6,8 +6,9 @@ from graddiv.attacks.bb import BB
 from graddiv.attacks.fab import FAB
 from graddiv.attacks.pgd import FGSM, PGD
 from graddiv.attacks.probes import RandomSearch, RotatedPGD
+from graddiv.attacks.spgd import StochasticPGD
 from graddiv.attacks.square import Square
-from graddiv.attacks.views import EOT, Cost, Fixed, Given, View, as_view
+from graddiv.attacks.views import EOT, Cost, Exact, Fixed, Given, View, as_view
 
 __all__ = [
     "APGD",
@@ -18,11 +19,13 @@ __all__ = [
     "PGD",
     "Attack",
     "Cost",
+    "Exact",
     "Fixed",
     "Given",
     "RandomSearch",
     "RotatedPGD",
     "Square",
+    "StochasticPGD",
     "View",
     "as_view",
 ]

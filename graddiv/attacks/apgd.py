@@ -12,7 +12,7 @@ from torch import Tensor
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule, keep_best
 from graddiv.attacks.views import View
-from graddiv.directions.gradients import attack_objective
+from graddiv.directions.objectives import attack_objective
 from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import Linf, per_example
 from graddiv.networks import SampleModel

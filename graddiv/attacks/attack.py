@@ -63,7 +63,7 @@ class Attack(ABC):
     geometry: Geometry = Linf()  # noqa: RUF009 -- frozen, so safely shared
     """The norm of the ball, and the box of valid pixels."""
     objective: str = "ce"
-    """The loss that is raised, one of `directions.gradients.OBJECTIVES`; the paper's EOT uses cross-entropy."""
+    """The loss that is raised, one of `directions.objectives.OBJECTIVES`; the paper's EOT uses cross-entropy."""
     restarts: int = 1
     """How many runs are made, each from another start and on other models; at least 1."""
     seed: int = 0

@@ -1,24 +1,26 @@
 """What the adversary sees of a network: `view(k)` yields the sample models of iteration k, one at a time.
 
 [Attack] looks through `Fixed(F)`, EOT^1-[Attack] through `EOT(F, 1)`, EOT-[Attack] through `EOT(F, n)`, a transfer
-attack through `Given(models)`.  A view is pure in k: the models of an iteration can be looked at again, so that a
-candidate and an incumbent are compared on the same ones.
+attack through `Given(models)`; through `Exact(F)` it sees every model there is, where there are finitely many.  A view
+is pure in k: the models of an iteration can be looked at again, so that a candidate and an incumbent are compared on
+the same ones.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, repeat
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from graddiv.directions.gradients import MeanGradient, attack_objective, check_finite, check_mode, mean_gradient
+from graddiv.directions.gradients import MeanGradient, check_finite, check_mode, mean_gradient
+from graddiv.directions.objectives import Members, attack_objective
 from graddiv.errors import GradDivError
 from graddiv.losses import margin
-from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.seeding import fold
 
 
@@ -41,6 +43,8 @@ class View(ABC):
     """What stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD."""
     fresh = True
     """Whether each iteration has models of its own, so that losses of two iterations cannot be compared."""
+    probabilities: Float64[Tensor, " n"] | None = None
+    """Of the models of an iteration, where they are not equally likely: means over models are weighted by them."""
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -63,15 +67,16 @@ class View(ABC):
     ) -> MeanGradient:
         """Return the gradient of the objective over the models of iteration k, and the objective's value."""
         with self._running_statistics():
-            return mean_gradient(self._counted(k, backwards=1), x, y, objective)
+            return mean_gradient(self._counted(k, backwards=1), x, y, objective, self.probabilities)
 
     def loss(
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
     ) -> Float[Tensor, " b"]:
         """Return the value of the objective over the models of iteration k, for each example."""
         goal = attack_objective(objective)
-        with torch.no_grad(), self._running_statistics():
-            loss = goal.value(torch.stack([goal.s(f(x), y) for f in self._counted(k)]))
+        z = self.member_logits(k, x)
+        p = None if self.probabilities is None else self.probabilities.to(x)
+        loss = goal.value(Members(z, y, torch.stack([goal.s(each, y) for each in z]), p=p))
         if (is_nan := loss.isnan()).any():
             raise GradDivError(
                 f"the loss of {int(is_nan.sum())} of {len(loss)} examples is NaN: "
@@ -79,10 +84,15 @@ class View(ABC):
             )
         return loss
 
+    def member_logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "n b c"]:
+        """Return the logits of each model of iteration k."""
+        with torch.no_grad(), self._running_statistics():
+            return torch.stack([f(x) for f in self._counted(k)])
+
     def logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         """Return the mean logits z over the models of iteration k."""
-        with torch.no_grad(), self._running_statistics():
-            return torch.stack([f(x) for f in self._counted(k)]).mean(0)
+        z = self.member_logits(k, x)
+        return z.mean(0) if self.probabilities is None else torch.einsum("n,nbc->bc", self.probabilities.to(z), z)
 
     def differences(
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]
@@ -91,14 +101,15 @@ class View(ABC):
         check_mode()
         gaps, gradients, n = torch.zeros(()), torch.zeros(()), 0
         with torch.enable_grad(), self._running_statistics():
-            for f in self._counted(k):
+            for f, weight in self._weighted(k):
                 point = x.detach().requires_grad_()
                 z = f(point)
                 margin(z.detach(), y)  # raises an error for labels that are no class, which the modulo would hide
                 turned = z.gather(1, (y[:, None] + torch.arange(z.shape[1], device=y.device)) % z.shape[1])
                 gap = turned[:, 1:] - turned[:, :1]
                 columns = [torch.autograd.grad(column.sum(), point, retain_graph=True)[0] for column in gap.unbind(1)]
-                gaps, gradients, n = gaps + gap.detach(), gradients + torch.stack(columns, 1), n + 1
+                gaps, gradients = gaps + weight * gap.detach(), gradients + weight * torch.stack(columns, 1)
+                n += 1
                 self.cost.backwards += len(columns)
         check_finite(gradients.flatten(1).abs().sum(1))
         return gaps / n, gradients / n
@@ -115,26 +126,39 @@ class View(ABC):
         check_mode()
         with torch.enable_grad(), self._running_statistics():
             total, n = torch.zeros(()), 0
-            for f in self._counted(k, backwards=1):
+            for f, weight in self._weighted(k, backwards=1):
                 z = total  # frees the graph of the previous model
                 point = x.detach().requires_grad_()
                 z = f(point)
-                total, n = total + z.detach(), n + 1
+                total, n = total + weight * z.detach(), n + 1
             margins = margin(total / n, y)
             rival = total.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
-            (gradient,) = torch.autograd.grad((z.gather(1, rival) - z.gather(1, own)).sum(), point)
-            for f in islice(self._counted(k), n - 1):
+            (gradient,) = torch.autograd.grad(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
+            for f, weight in islice(self._weighted(k), n - 1):
                 point = x.detach().requires_grad_()
                 z = f(point)
-                gradient = gradient + torch.autograd.grad((z.gather(1, rival) - z.gather(1, own)).sum(), point)[0]
+                rise = weight * (z.gather(1, rival) - z.gather(1, own)).sum()
+                gradient = gradient + torch.autograd.grad(rise, point)[0]
         check_finite(gradient.flatten(1).abs().sum(1))
         return margins, gradient / n
 
     def first(self, k: int) -> "View":
         """Return the view of a single model, the first of iteration k; what it spends is added to this view's cost."""
-        single = _SingleModelView(next(iter(self(k))), self)
-        single.cost = self.cost
-        return single
+        return _SingleModelView(next(iter(self(k))), self)
+
+    def sized(self, n: int) -> "View":
+        """Return the same view with n models at an iteration, where it can have any number; itself otherwise."""
+        return self
+
+    def mean_model(self) -> "View | None":
+        """Return the view of the mean network, if there is one; what it spends is added to this view's cost."""
+        return None
+
+    def _weighted(self, k: int, backwards: int = 0) -> Iterator[tuple[SampleModel, float]]:
+        """Yield the models of iteration k, counted, with weights whose mean is 1."""
+        p = self.probabilities
+        weights = repeat(1.0) if p is None else iter((len(p) * p).tolist())
+        return zip(self._counted(k, backwards), weights, strict=False)
 
     def _counted(self, k: int, backwards: int = 0) -> Iterator[SampleModel]:
         for f in self(k):
@@ -164,10 +188,17 @@ class _NetworkView(View):
     def random(self) -> bool:
         return self.F.random
 
-    def _model(self, *address: int | str) -> SampleModel:
+    def mean_model(self) -> View | None:
+        noise = self.F.mean()
+        return None if noise is None else _SingleModelView(self._bind(noise), self)
+
+    def _draw(self, *address: int | str) -> Noise:
         self.cost.draws += self.random
+        return self.F.draw(fold(self.seed, "view", *address))
+
+    def _bind(self, noise: Noise) -> SampleModel:
         with torch.no_grad():
-            return self.F.bind(self.F.draw(fold(self.seed, "view", *address)), self._theta)
+            return self.F.bind(noise, self._theta)
 
     def _running_statistics(self) -> AbstractContextManager[None]:
         return running_statistics(self.F)
@@ -180,25 +211,65 @@ class Fixed(_NetworkView):
 
     def __init__(self, F: RandomizedNetwork | nn.Module, seed: int = 0) -> None:
         super().__init__(F, seed)
-        self._fixed = self._model("fixed")
+        self._fixed = self._bind(self._draw("fixed"))
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
         yield self._fixed
 
 
 class EOT(_NetworkView):
-    """EOT-[Attack]: n fresh sample models at each iteration; a deterministic network has one model, whatever n."""
+    """EOT-[Attack]: n fresh sample models at each iteration; a deterministic network has one model, whatever n.
 
-    def __init__(self, F: RandomizedNetwork | nn.Module, n: int = 1, seed: int = 0) -> None:
+    `antithetic` draws them in pairs of opposite noise, which cancels what is odd in the noise.  The variance of the
+    mean is (1 + r) / n of that of one draw, r the correlation within a pair: ask `pilot.antithetic_correlation` first.
+    """
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, n: int = 1, seed: int = 0, antithetic: bool = False) -> None:
         super().__init__(F, seed)
         if n < 1:
             raise GradDivError(f"n is {n}, expected at least one sample model")
+        if antithetic and self.random and (n % 2 or self.F.mirrored(self.F.draw(seed)) is None):
+            raise GradDivError(
+                f"antithetic pairs were asked for with n = {n} on a {type(self.F).__name__}: "
+                "expected an even n, and noise with a mirror image, such as Gaussian noise"
+            )
         self.n = n if self.random else 1
+        self.antithetic = antithetic and self.random
         self.fresh = self.random
         self.prefix = "" if not self.random else "EOT^1-" if n == 1 else "EOT-"
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
-        return (self._model(k, i) for i in range(self.n))
+        if not self.antithetic:
+            return (self._bind(self._draw(k, i)) for i in range(self.n))
+        pairs = ((noise, self.F.mirrored(noise)) for noise in (self._draw(k, i) for i in range(self.n // 2)))
+        return (self._bind(noise) for pair in pairs for noise in pair if noise is not None)
+
+    def sized(self, n: int) -> "EOT":
+        other = EOT(self.F, n, self.seed, self.antithetic)
+        other.cost = self.cost
+        return other
+
+
+class Exact(_NetworkView):
+    """EOT as an exact sum: all the models there are, with their probabilities, at each iteration."""
+
+    fresh = False
+    prefix = "EOT-"
+
+    def __init__(self, F: RandomizedNetwork | nn.Module) -> None:
+        super().__init__(F, seed=0)
+        support = self.F.support()
+        if support is None:
+            raise GradDivError(
+                f"the noise of {type(self.F).__name__} has no finite support: look through EOT(F, n) instead"
+            )
+        self.noises = support.noises
+        p = support.probabilities
+        self.probabilities = None if torch.equal(p, p[:1].expand_as(p)) else p
+        self.prefix = "EOT-" if len(p) > 1 else ""
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        return (self._bind(noise) for noise in self.noises)
 
 
 class Given(View):
@@ -225,7 +296,7 @@ class _SingleModelView(Given):
 
     def __init__(self, f: SampleModel, parent: View) -> None:
         super().__init__([f])
-        self.parent = parent
+        self.parent, self.cost = parent, parent.cost
 
     def _running_statistics(self) -> AbstractContextManager[None]:
         return self.parent._running_statistics()

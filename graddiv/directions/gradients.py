@@ -4,19 +4,18 @@ Gradients are those of the soft margin s.  A loss l(s) of one model has gradient
 grad s, exactly, and means over models are means of grad s with weights l'(s).
 """
 
-import math
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
 
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
-from graddiv.errors import GradDivError, unknown
+from graddiv.directions.objectives import AttackObjective, Members, attack_objective
+from graddiv.errors import GradDivError
 from graddiv.geometry import per_example
-from graddiv.losses import dlr, margin, soft_margin
+from graddiv.losses import soft_margin
 from graddiv.networks import SampleModel
 
 ZERO = 1e-20
@@ -74,35 +73,6 @@ def directions(g: Float[Tensor, "n b ..."]) -> Directions:
     return Directions(g / norms.clamp_min(ZERO), (norms >= ZERO).all(0).squeeze(1))
 
 
-class AttackObjective(NamedTuple):
-    """A loss over sample models whose gradient is sum_i w(s_i) grad s_i up to a positive factor per example."""
-
-    s: Callable[[Tensor, Tensor], Tensor]
-    """(logits, labels) -> what is differentiated."""
-    log_weight: Callable[[Tensor], Tensor]
-    """s -> log w(s)."""
-    value: Callable[[Tensor], Tensor]
-    """The loss itself, of the s of all models: n b -> b."""
-
-
-OBJECTIVES: dict[str, AttackObjective] = {
-    # E CE(F(x), y): EOT as in the paper
-    "ce": AttackObjective(soft_margin, logsigmoid, lambda s: softplus(s, threshold=torch.inf).mean(0)),
-    # E s(F(x), y)
-    "soft_margin": AttackObjective(soft_margin, torch.zeros_like, lambda s: s.mean(0)),
-    # E margin(F(x), y)
-    "margin": AttackObjective(margin, torch.zeros_like, lambda s: s.mean(0)),
-    # -log E p(y), the loss of the ensemble; the factor is 1 / E p(y)
-    "ensemble": AttackObjective(
-        soft_margin,
-        lambda s: logsigmoid(s) + logsigmoid(-s),
-        lambda s: math.log(len(s)) - logsigmoid(-s).logsumexp(0),
-    ),
-    # E DLR(F(x), y)
-    "dlr": AttackObjective(dlr, torch.zeros_like, lambda s: s.mean(0)),
-}
-
-
 class MeanGradient(NamedTuple):
     """(1/n) sum_i w_i grad s_i = exp(log_scale) * direction, per example; the factor apart, since it may underflow."""
 
@@ -115,39 +85,62 @@ class MeanGradient(NamedTuple):
 
 
 def mean_gradient(
-    models: Iterable[SampleModel], x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
+    models: Iterable[SampleModel],
+    x: Float[Tensor, "b ..."],
+    y: Int64[Tensor, " b"],
+    objective: str = "ce",
+    probabilities: Float64[Tensor, " n"] | None = None,
 ) -> MeanGradient:
-    """(1/n) sum_i w(s_i) grad s_i for one of the OBJECTIVES.
+    """(1/n) sum_i w_i grad s_i for one of the OBJECTIVES.
 
     models: the n sample models, taken one after the other.
     x, y: the examples and their labels.
     objective: the name of the objective, which decides s and w.
+    probabilities: p of the models, where they are not equally likely: the mean is then sum_i p_i w_i grad s_i.
 
-    One graph at a time, so memory does not grow with n.  Weights are exp(log w_i - running maximum): the mean stays
-    exact where every w_i underflows.
+    One graph at a time, so memory does not grow with n, but for the n gradients that a joint objective holds.  Weights
+    are exp(log w_i - running maximum): the mean stays exact where every w_i underflows.
     """
     goal = attack_objective(objective)
     total = torch.zeros_like(x)
     max_log_w = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
-    all_s = []
-    for f in models:
-        s, g = input_gradient(f, x, y, s_of=goal.s)
-        all_s.append(s)
-        log_w = goal.log_weight(s)
-        new_max = torch.maximum(max_log_w, log_w)
-        total = total * per_example((max_log_w - new_max).exp(), total) + g * per_example((log_w - new_max).exp(), g)
-        max_log_w = new_max
-    if not all_s:
+
+    def add(members: Members) -> None:
+        nonlocal total, max_log_w
+        assert members.g is not None
+        for log_w, g in zip(members.with_probability(goal.log_weights(members)), members.g, strict=True):
+            new_max = torch.maximum(max_log_w, log_w)
+            before, weight = (max_log_w - new_max).exp(), (log_w - new_max).exp()
+            total = total * per_example(before, total) + g * per_example(weight, g)
+            max_log_w = new_max
+
+    seen: list[Members] = []
+    for i, f in enumerate(models):
+        p = None if probabilities is None else probabilities[i : i + 1].to(x)
+        member = _member(f, x, y, goal, p)
+        if not goal.joint:
+            add(member)
+            member = member._replace(g=None)
+        seen.append(member)
+    if not seen:
         raise GradDivError("there are 0 sample models, expected at least one to take a mean gradient over")
+    everyone = Members.joined(seen)
+    if goal.joint:
+        add(everyone)
     check_finite(total.flatten(1).abs().sum(1))
-    return MeanGradient(total / len(all_s), max_log_w, goal.value(torch.stack(all_s)))
+    return MeanGradient(total / len(seen) if probabilities is None else total, max_log_w, goal.value(everyone))
 
 
-def attack_objective(objective: str) -> AttackObjective:
-    """Return the objective of that name."""
-    if objective not in OBJECTIVES:
-        raise unknown("objective", objective, OBJECTIVES)
-    return OBJECTIVES[objective]
+def _member(f: SampleModel, x: Tensor, y: Tensor, goal: AttackObjective, p: Tensor | None) -> Members:
+    """Return what one model says, its gradient included."""
+    logits: list[Tensor] = []
+
+    def score(z: Tensor, y: Tensor) -> Tensor:
+        logits.append(z.detach())
+        return goal.s(z, y)
+
+    s, g = input_gradient(f, x, y, s_of=score)
+    return Members(logits[0][None], y, s[None], g[None], p)
 
 
 def check_finite(lengths: Float[Tensor, " b"]) -> None:

@@ -10,7 +10,7 @@ from graddiv import GradDivError, bayesian
 from graddiv.attacks import EOT, FGSM, PGD, Attack, Fixed, Given
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.losses import margin
-from graddiv.networks import SampleModel
+from graddiv.networks import Noise, SampleModel
 from tests.helpers import KINDS, STOCHASTIC, convnet, images, labels, network, no_type_checks
 
 GEOMETRIES = [Linf(), L2()]
@@ -118,8 +118,8 @@ def test_one_model_is_alive_at_a_time_whatever_n(ask: str) -> None:
     most = [0]
 
     class Watched(EOT):
-        def _model(self, *address: int | str) -> SampleModel:
-            f = super()._model(*address)
+        def _bind(self, noise: Noise) -> SampleModel:
+            f = super()._bind(noise)
             alive.append(weakref.ref(f))
             most[0] = max(most[0], sum(model() is not None for model in alive))
             return f
