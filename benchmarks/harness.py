@@ -20,13 +20,19 @@ Measurement = dict[str, float]
 Result = TypeVar("Result")
 
 
+def parser(description: str) -> argparse.ArgumentParser:
+    """The options that all benchmarks have."""
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--quick", action="store_true", help="smaller and shorter")
+    options.add_argument("--json", type=Path, help="write the ratios to this file")
+    return options
+
+
 def arguments(description: str) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--quick", action="store_true", help="a narrow network and few repeats")
-    parser.add_argument("--json", type=Path, help="write the ratios to this file")
-    parser.add_argument("--contestant", help=argparse.SUPPRESS)
-    parser.add_argument("--network", type=Path, help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser(description)
+    options.add_argument("--contestant", help=argparse.SUPPRESS)
+    options.add_argument("--network", type=Path, help=argparse.SUPPRESS)
+    return options.parse_args()
 
 
 def naive_weights(F: GaussianNetwork) -> dict[str, Tensor]:

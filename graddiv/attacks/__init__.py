@@ -1,6 +1,7 @@
 """Attacks on randomized networks, in three modes: what the adversary sees is a view."""
 
 from graddiv.attacks.apgd import APGD
+from graddiv.attacks.arc import ARC
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.fab import FAB
@@ -12,6 +13,7 @@ from graddiv.attacks.views import EOT, Cost, Exact, Fixed, Given, View, as_view
 
 __all__ = [
     "APGD",
+    "ARC",
     "BB",
     "EOT",
     "FAB",

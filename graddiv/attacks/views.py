@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from graddiv.directions.gradients import MeanGradient, check_finite, check_mode, mean_gradient
+from graddiv.directions.gradients import MeanGradient, check_finite, check_mode, input_gradient, mean_gradient
 from graddiv.directions.objectives import Members, attack_objective
 from graddiv.errors import GradDivError
 from graddiv.losses import margin
@@ -68,6 +68,14 @@ class View(ABC):
         """Return the gradient of the objective over the models of iteration k, and the objective's value."""
         with self._running_statistics():
             return mean_gradient(self._counted(k, backwards=1), x, y, objective, self.probabilities)
+
+    def gradients(
+        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "margin"
+    ) -> Iterator[Float[Tensor, "b ..."]]:
+        """Yield grad_x s of each model of iteration k, s the score of the objective."""
+        with self._running_statistics():
+            for f in self._counted(k, backwards=1):
+                yield input_gradient(f, x, y, s_of=attack_objective(objective).s)[1]
 
     def loss(
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
@@ -144,7 +152,13 @@ class View(ABC):
 
     def first(self, k: int) -> "View":
         """Return the view of a single model, the first of iteration k; what it spends is added to this view's cost."""
-        return _SingleModelView(next(iter(self(k))), self)
+        return _HeldView([next(iter(self(k)))], self)
+
+    def held(self, k: int) -> "Given":
+        """Return the view that keeps to the models of iteration k; what it spends is added to this view's cost."""
+        held = _HeldView(list(self(k)), self)
+        held.probabilities = self.probabilities
+        return held
 
     def sized(self, n: int) -> "View":
         """Return the same view with n models at an iteration, where it can have any number; itself otherwise."""
@@ -190,7 +204,7 @@ class _NetworkView(View):
 
     def mean_model(self) -> View | None:
         noise = self.F.mean()
-        return None if noise is None else _SingleModelView(self._bind(noise), self)
+        return None if noise is None else _HeldView([self._bind(noise)], self)
 
     def _draw(self, *address: int | str) -> Noise:
         self.cost.draws += self.random
@@ -290,12 +304,16 @@ class Given(View):
     def __call__(self, k: int) -> Iterator[SampleModel]:
         return iter(self.models)
 
+    def only(self, i: int) -> View:
+        """Return the view of the i-th model alone; what it spends is added to this view's cost."""
+        return _HeldView([self.models[i]], self)
 
-class _SingleModelView(Given):
-    """A single model of another view, called in that view's context."""
 
-    def __init__(self, f: SampleModel, parent: View) -> None:
-        super().__init__([f])
+class _HeldView(Given):
+    """Models of another view, called in that view's context."""
+
+    def __init__(self, models: Sequence[SampleModel], parent: View) -> None:
+        super().__init__(models)
         self.parent, self.cost = parent, parent.cost
 
     def _running_statistics(self) -> AbstractContextManager[None]:

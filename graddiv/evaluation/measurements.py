@@ -19,6 +19,7 @@ from graddiv.evaluation.concentration import (
     rotation_job,
 )
 from graddiv.evaluation.ensemble import ensemble_size_job
+from graddiv.evaluation.strong import gradient_noise_job
 from graddiv.evaluation.target import Target
 from graddiv.evaluation.transfer import transfer_job
 from graddiv.geometry import L2
@@ -26,6 +27,7 @@ from graddiv.records import (
     BoundaryRecord,
     ConcentrationRecord,
     EnsembleSizeRecord,
+    GradientNoiseRecord,
     GradientsRecord,
     LossIncreaseRecord,
     MeasurementRecord,
@@ -91,6 +93,12 @@ MEASUREMENTS: dict[str, Measurement] = {
         ConcentrationRecord, lambda target, out, s: [concentration_job(target, out, n=s.gradients)]
     ),
     "gradients": Measurement(GradientsRecord, lambda target, out, s: [gradients_job(target, out, n=s.gradients)]),
+    "gradient-noise": Measurement(
+        GradientNoiseRecord,
+        lambda target, out, s: [gradient_noise_job(target, out, epsilon=s.epsilon, n=s.n)],
+        _at_epsilon,
+        of_random_networks_only=True,
+    ),
     "increase": Measurement(
         LossIncreaseRecord,
         lambda target, out, s: [loss_increase_job(target, out, epsilon=s.epsilon, n=s.n, m=s.m, gradients=s.gradients)],

@@ -62,6 +62,40 @@ class ConcentrationRecord(MeasurementRecord):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class GradientNoiseRecord(MeasurementRecord):
+    """How noisy the margin's gradients are, at x0 and where a short attack leads: how many draws an adversary needs."""
+
+    kind: ClassVar[str] = "gradient-noise"
+    named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    n: int
+    """Gradients in each of two independent means."""
+    epsilon: float
+    rho: Float[np.ndarray, "b 2"]
+    """Debiased mean resultant length, at x0 and at the attacked point; likewise below."""
+    mean_length: Float[np.ndarray, "b 2"]
+    """|mu|, the length of the mean gradient."""
+    trace: Float[np.ndarray, "b 2"]
+    """tr Cov of the gradients."""
+    q: Float[np.ndarray, "b 2"]
+    """|mu|^2 / tr Cov."""
+    predicted: Float[np.ndarray, "b 2"]
+    """1 / (1 + 1 / (n q)): the cosine of two means of n gradients each that q predicts."""
+    measured: Float[np.ndarray, "b 2"]
+    """The cosine that they have."""
+
+    @property
+    def summary(self) -> str:
+        places = ("at x0", "at the attacked x")
+        parts = [
+            f"{place}: rho {_median(self.rho[:, i])}, q {_median(self.q[:, i])}, cosine of two means of {self.n} "
+            f"{np.mean(self.measured[:, i]):.2f} (predicted {np.mean(self.predicted[:, i]):.2f})"
+            for i, place in enumerate(places)
+        ]
+        return "noise of gradients, medians, " + "; ".join(parts)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GradientsRecord(MeasurementRecord):
     """The unit gradients themselves, at the first examples."""
 
