@@ -16,6 +16,9 @@ from graddiv.geometry import Geometry
 COSINE = 0.85
 """Draws at an iteration are enough at this cosine to the true gradient: what is left averages out over the steps."""
 
+STARVED = 0.5
+"""Below this cosine a gradient is mostly noise, and momenta pay; above it they slow the attack down."""
+
 FEWEST_STEPS = 50
 """More draws never leave fewer iterations than this."""
 
@@ -112,18 +115,20 @@ class Plan:
 
     n: int
     m: int
+    starved: bool = False
+    """Whether even n models leave the gradient mostly noise, so that the memory of earlier iterations has to help."""
 
-    @property
-    def attack(self) -> StochasticPGD:
+    def attack(self, geometry: Geometry, objective: str = "margin") -> StochasticPGD:
         """The attack of this plan, to be seen through EOT(F, n)."""
-        return StochasticPGD(m=self.m)
+        return StochasticPGD(geometry, objective, m=self.m, memory="aggmo" if self.starved else "none")
 
 
 def choose(q: float, passes: int) -> Plan:
     """n = the draws at which the cosine to the true gradient is 0.85, as long as 50 steps are left; m = passes / n."""
-    wanted = math.ceil(COSINE**2 / (1 - COSINE**2) / max(q, 1e-9))
+    q = max(q, 1e-9)
+    wanted = math.ceil(COSINE**2 / (1 - COSINE**2) / q)
     n = max(1, min(wanted, passes // FEWEST_STEPS))
-    return Plan(n, max(1, passes // n))
+    return Plan(n, max(1, passes // n), starved=n * q < STARVED**2 / (1 - STARVED**2))
 
 
 def along_the_attack(

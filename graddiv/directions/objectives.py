@@ -16,8 +16,8 @@ from torch.nn.functional import logsigmoid, softplus
 from graddiv.errors import unknown
 from graddiv.losses import dlr, margin, soft_margin
 
-FOOLED = -1e4
-"""The log weight of a model that is fooled already: nothing beside one that is not, and equal among themselves."""
+IGNORED = -1e4
+"""The log weight of a model that does not count: nothing beside one that does, and equal among themselves."""
 
 SHARPNESS = 5.0
 """lam of the EM step; 5 as in DiffHammer."""
@@ -100,7 +100,7 @@ def hardest_half(members: Members) -> Float[Tensor, "n b"]:
     """w_i = 1 for the half of the members that are hardest to fool, those of lowest s_i; 0 for the others."""
     k = (len(members.s) + 1) // 2
     threshold = members.s.kthvalue(k, dim=0).values
-    return torch.where(members.s <= threshold, 0.0, -torch.inf).to(members.s.dtype)
+    return torch.where(members.s <= threshold, 0.0, IGNORED).to(members.s.dtype)
 
 
 def em_step(members: Members) -> Float[Tensor, "n b"]:
@@ -146,7 +146,7 @@ OBJECTIVES: dict[str, AttackObjective] = {
     "log_margin": AttackObjective(margin, log_margin_weights, log_margin, joint=True),
     # E min(0, margin): members that are fooled no longer pull
     "still_correct": AttackObjective(
-        margin, lambda m: torch.where(m.s < 0, 0.0, FOOLED).to(m.s.dtype), lambda m: m.mean(m.s.clamp_max(0))
+        margin, lambda m: torch.where(m.s < 0, 0.0, IGNORED).to(m.s.dtype), lambda m: m.mean(m.s.clamp_max(0))
     ),
     # the mean margin of the half of the members that are hardest to fool
     "hardest": AttackObjective(

@@ -3,6 +3,7 @@
 from graddiv.networks.architectures import Normalize, architecture, mnist_cnn, stl10_cnn, vgg16
 from graddiv.networks.foreign import ForeignNetwork, randomize
 from graddiv.networks.gaussian import GaussianNetwork, bayesian
+from graddiv.networks.local import LocalGaussian, local_reparametrization
 from graddiv.networks.mixup import MixupNetwork, mixup_inference
 from graddiv.networks.pni import PNINetwork, pni
 from graddiv.networks.randomized import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, running_statistics
@@ -14,6 +15,7 @@ __all__ = [
     "Dirac",
     "ForeignNetwork",
     "GaussianNetwork",
+    "LocalGaussian",
     "MixupNetwork",
     "Noise",
     "Normalize",
@@ -25,6 +27,7 @@ __all__ = [
     "Theta",
     "architecture",
     "bayesian",
+    "local_reparametrization",
     "mixup_inference",
     "mnist_cnn",
     "pni",

@@ -7,13 +7,30 @@ import torch
 from torch import nn
 
 from graddiv import Dirac, GradDivError, bayesian
-from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, RandomSearch, Square
+from graddiv.attacks import (
+    APGD,
+    ARC,
+    BB,
+    EOT,
+    FAB,
+    FGSM,
+    PGD,
+    Attack,
+    Fixed,
+    Given,
+    RandomSearch,
+    Square,
+    StochasticPGD,
+)
 from graddiv.geometry import L2
 from tests.helpers import convnet, images, labels, network
 
 ATTACKS = [
     *(FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)),
     *(APGD(m=6), APGD(L2(), "dlr", m=6), APGD(m=4, restarts=2)),
+    *(StochasticPGD(m=4), StochasticPGD(L2(), "selective", m=4, memory="aggmo", kept=3)),
+    *(StochasticPGD(m=3, objective="log_margin", memory="momentum", schedule="halving", restarts=2),),
+    *(ARC(m=3, redraw=2), ARC(L2(), m=2, rule="votes"), ARC(m=2, rule="draw", restarts=2)),
     *(FAB(m=3), FAB(L2(), m=3, restarts=2), BB(m=4), Square(m=12), Square(L2(), m=12)),
 ]
 

@@ -7,7 +7,10 @@ from torch.nn import functional
 
 from graddiv import GradDivError
 from graddiv.directions import directions, input_gradient, mean_gradient
+from graddiv.directions.objectives import Members, log_margin, log_margin_weights
 from graddiv.losses import ce, dlr, margin, soft_margin
+from graddiv.networks import SampleModel
+from graddiv.seeding import generator
 from tests.helpers import KINDS, STOCHASTIC, convnet, images, labels, network
 
 
@@ -42,6 +45,8 @@ OBJECTIVES = {
     "soft_margin": lambda z, y: torch.stack([soft_margin(z_i, y) for z_i in z]).mean(0),
     "margin": lambda z, y: torch.stack([margin(z_i, y) for z_i in z]).mean(0),
     "dlr": lambda z, y: torch.stack([dlr(z_i, y) for z_i in z]).mean(0),
+    "still_correct": lambda z, y: torch.stack([margin(z_i, y) for z_i in z]).clamp_max(0).mean(0),
+    "hardest": lambda z, y: torch.stack([margin(z_i, y) for z_i in z]).sort(0).values[:4].mean(0),
     "ensemble": lambda z, y: functional.nll_loss(z.softmax(2).mean(0).log(), y, reduction="none"),
 }
 
@@ -58,6 +63,8 @@ def test_weighted_accumulation_is_the_gradient_of_the_mean(kind: str, objective:
     ours = found.log_scale.exp().reshape(-1, 1, 1, 1) * found.direction
     if objective == "ensemble":
         ours = ours / z.softmax(2).mean(0)[range(6), y].reshape(-1, 1, 1, 1)
+    if objective == "hardest":
+        ours = ours * 7 / 4  # weights 1 for 4 of 7 members, where the mean is over the 4
     assert torch.allclose(ours, exact, rtol=1e-9, atol=1e-14)
     assert torch.allclose(found.value, OBJECTIVES[objective](z, y))
 
@@ -202,3 +209,41 @@ def test_bad_labels_objectives_and_outputs_are_told_in_a_sentence() -> None:
         mean_gradient([lambda x: module(x) * math.nan], x, y)
     with pytest.raises(GradDivError, match=r"inside torch\.inference_mode"), torch.inference_mode():
         input_gradient(module, x, y)
+
+
+def test_log_margin_weights_are_the_derivative_of_the_log_margin() -> None:
+    z = torch.randn(5, 6, 4, generator=generator(0), dtype=torch.float64).mul(3).requires_grad_()
+    y = labels(6)
+    mean = z.softmax(2).mean(0)
+    c = mean.scatter(1, y[:, None], -1).argmax(1)
+    everyone = torch.arange(6)
+    (exact,) = torch.autograd.grad((mean[everyone, c].log() - mean[everyone, y].log()).sum(), z)
+    members = Members(z.detach(), y, torch.zeros(5, 6, dtype=torch.float64))
+    assert torch.allclose(log_margin_weights(members).exp() / 5, exact[:, everyone, c])
+    assert torch.allclose(log_margin(members), mean[everyone, c].log() - mean[everyone, y].log())
+
+
+@pytest.mark.parametrize("objective", ["ce", "ensemble", "log_margin", "still_correct", "hardest", "selective"])
+def test_every_weighting_keeps_a_direction_where_all_members_are_sure(objective: str) -> None:
+    x, y = torch.rand(3, 5, generator=generator(1)), torch.zeros(3, dtype=torch.int64)
+    weight = torch.randn(4, 5, generator=generator(2))
+
+    def member(i: int, sign: float) -> SampleModel:
+        return lambda x: torch.stack([sign * 1e4 - x @ weight[i], x @ weight[i]], 1)
+
+    for sign in (1.0, -1.0):  # all right, all wrong
+        found = mean_gradient([member(i, sign) for i in range(4)], x, y, objective)
+        assert torch.isfinite(found.direction).all()
+        assert (found.direction.norm(dim=1) > 1e-3).all()
+
+
+def test_likelier_members_count_for_more() -> None:
+    F, x, y = network("bayesian"), images(3), labels(3)
+    first, second = F.sample(2, 0)
+    p = torch.tensor([0.75, 0.25], dtype=torch.float64)
+    for objective in ("ce", "margin", "ensemble", "log_margin"):
+        weighted = mean_gradient([first, second], x, y, objective, p)
+        repeated = mean_gradient([first, first, first, second], x, y, objective)
+        scale = (weighted.log_scale - repeated.log_scale).exp().reshape(-1, 1, 1, 1)
+        assert torch.allclose(scale * weighted.direction, repeated.direction)
+        assert torch.allclose(weighted.value, repeated.value)
