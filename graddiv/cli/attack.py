@@ -40,6 +40,14 @@ def attack(
     n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
     m: Annotated[int | None, typer.Option(help="Iterations of all attacks but FGSM; the suite's if not given.")] = None,
     repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="Also the attacks of another library, with the same n and m: torchattacks, pyautoattack, foolbox or "
+            "art. May be given several times.",
+        ),
+    ] = None,
     examples: Examples = None,
     split: Split = "test",
     batch: Batch = 100,
@@ -54,6 +62,7 @@ def attack(
     records, example by example, below RUN/records; the same command again goes on where it stopped, and only
     computes what is missing.  Several processes share the work: torchrun --nproc-per-node N -m graddiv attack ...
     """
+    from graddiv.attacks.peers import peers as peers_of
     from graddiv.distributed import join_processes
     from graddiv.evaluation import attack_all, cells
     from graddiv.evaluation import suite as suite_of
@@ -64,10 +73,14 @@ def attack(
 
     keep_memory()
     chosen, how = suite_of(suite, words(attacks), m), parse_modes(words(modes))
+    others = peers_of(peers or [], suite, m)
     directory = out or Run(run).records
     with join_processes(device) as process:
         target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
-        wanted = cells(chosen, radii_of(epsilon, experiment), modes=how, n=n, repeats=repeats, random=target.random)
+        radii = radii_of(epsilon, experiment)
+        wanted = cells(chosen, radii, modes=how, n=n, repeats=repeats, random=target.random)
+        beside = cells(others, radii, modes=["eot"], n=n, repeats=repeats, random=target.random)
+        wanted = list(dict.fromkeys([*wanted, *beside]))  # the clean images are in both
         with writing(directory, process), progress_bar() as progress:
             records = attack_all(target, wanted, directory, process=process, progress=progress)
     if leads():

@@ -57,7 +57,7 @@ class Cell:
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
-        return self.view(F, 0).label(self.attack.name) if self.attack else "clean"
+        return self.attack.label(self.view(F, 0)) if self.attack else "clean"
 
     def work(self, target: Target) -> float:
         """Forward-equivalents of one batch, about: an attack step on n models, or the judging of clean images."""
