@@ -31,6 +31,7 @@ from graddiv.records.statistics import (
     wilson,
 )
 from graddiv.records.tables import ALL_TOTAL, CROSS_FITTED_TOTAL, PAPER_ROWS, PAPERS_TOTAL, Row, as_rows, table
+from graddiv.records.total import TotalRecord
 
 __all__ = [
     "ALL_TOTAL",
@@ -52,6 +53,7 @@ __all__ = [
     "RotationRecord",
     "Row",
     "Summary",
+    "TotalRecord",
     "TransferRecord",
     "accuracy",
     "as_rows",
