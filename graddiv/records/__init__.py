@@ -4,6 +4,7 @@ from pathlib import Path
 
 from graddiv.errors import GradDivError
 from graddiv.records.attack import AttackRecord
+from graddiv.records.elimination import TotalRecord
 from graddiv.records.measurements import (
     BoundaryRecord,
     ConcentrationRecord,
@@ -31,7 +32,6 @@ from graddiv.records.statistics import (
     wilson,
 )
 from graddiv.records.tables import ALL_TOTAL, CROSS_FITTED_TOTAL, PAPER_ROWS, PAPERS_TOTAL, Row, as_rows, table
-from graddiv.records.total import TotalRecord
 
 __all__ = [
     "ALL_TOTAL",

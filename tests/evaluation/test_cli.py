@@ -90,6 +90,21 @@ def test_attacks_of_another_library_stand_in_the_same_table(run: Path) -> None:
         graddiv(*arguments, "--with", "pyautoattack", "--with", "autoattack")
 
 
+def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--examples", 4, "--total-only")
+    first = graddiv(*arguments)
+    assert "fooled beyond doubt" in first.output
+    assert re.search(r"Total [\d.]+ % by ensembles of 20", first.output)
+    assert re.search(r"\d+ passes per image", first.output)
+    (record,) = read_all(run / "records")
+    assert record.kind == "total"
+    monkeypatch.setattr(Attack, "__call__", computed_again)
+    assert graddiv(*arguments).output == first.output
+    assert graddiv("records", run).output in first.output
+    (line,) = csv.DictReader(io.StringIO(graddiv("records", run, "--csv").output))
+    assert int(line["cost_choice"]) >= 4 * 2 * 20
+
+
 def test_records_as_csv(run: Path) -> None:
     graddiv("attack", run, "--attacks", "fgsm", "--modes", "eot", "--n", 2, "--examples", 3)
     graddiv("measure", run, "--what", "concentration", "--n", 2, "--examples", 3)
