@@ -141,6 +141,7 @@ def theirs(work: str, model: Counting, x: Tensor, y: Tensor, size: Size) -> Cont
     def peer(m: int, attack: Callable[[int], PeerAttack]) -> Contest:
         view = Given([model] * size.n)  # tells how often the model is called; the model itself draws at each call
         problem = Problem(view, x, y, torch.tensor([]), torch.arange(len(x)), 0, lambda: None)
+        attack(m).imported()
         return contest(m, lambda m: attack(m).perturb(model, problem, size.epsilon))
 
     match work:

@@ -15,7 +15,8 @@ from graddiv.networks import SampleModel
 def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | None = None) -> "ViewModule":
     """Return a module x -> logits that shows, from call to call, the sample models of the view one after the other.
 
-    view: what the adversary sees; every pass and every draw is counted in its cost.
+    view: what the adversary sees; every pass and every draw is counted in its cost, a call on a part of the batch as
+        one on the whole.
     mean: each call is log (1/n) sum_i softmax f_i(x) over all n models of the next iteration, for libraries that do not
         average by themselves.  Those that do, by calling n times, are given one model at each call.
     first: the iteration of the view whose models come first.

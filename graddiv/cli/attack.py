@@ -45,8 +45,8 @@ def attack(
         list[str] | None,
         typer.Option(
             "--with",
-            help="Also the attacks of another library, with the same n and m: torchattacks, pyautoattack, foolbox or "
-            "art. May be given several times.",
+            help="Also the attacks of another library, such as torchattacks, pyautoattack or foolbox, with the same n "
+            "and m. May be given several times.",
         ),
     ] = None,
     total_only: Annotated[
