@@ -17,8 +17,9 @@ def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | 
 
     view: what the adversary sees; every pass and every draw is counted in its cost, a call on a part of the batch as
         one on the whole.
-    mean: each call is log (1/n) sum_i softmax f_i(x) over all n models of the next iteration, for libraries that do not
-        average by themselves.  Those that do, by calling n times, are given one model at each call.
+    mean: each call is log sum_i q_i softmax f_i(x) over all n models of the next iteration, q_i = 1/n or the view's
+        probabilities, for libraries that do not average by themselves.  Those that do, by calling n times, are given
+        one model at each call.
     first: the iteration of the view whose models come first.
     like: a tensor of the device and type that the models take; by default those of the network's parameters.
 
@@ -29,6 +30,10 @@ def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | 
         like = next(view.F.module.parameters(), None) if isinstance(view, _NetworkView) else None
     if like is None:
         raise GradDivError("a view of given models does not tell where they lie: pass like=x, the images to attack")
+    if view.probabilities is not None and not mean:
+        raise GradDivError(
+            "the models of the view are not equally likely, but calls in turn weigh them alike: pass mean=True"
+        )
     return ViewModule(view, mean, first, like).eval()
 
 
@@ -50,8 +55,10 @@ class ViewModule(nn.Module):
         with self.view._running_statistics():
             if not self.mean:
                 return self._logits(self._next_model(), x)
-            log_p = [self._logits(f, x).log_softmax(1) for f in self._next_iteration()]
-            return torch.stack(log_p).logsumexp(0) - math.log(len(log_p))
+            log_p = torch.stack([self._logits(f, x).log_softmax(1) for f in self._next_iteration()])
+            q = self.view.probabilities
+            log_q = log_p.new_full((len(log_p),), -math.log(len(log_p))) if q is None else q.log().to(log_p)
+            return (log_p + log_q[:, None, None]).logsumexp(0)
 
     def _logits(self, f: SampleModel, x: Tensor) -> Tensor:
         self.view.cost.forwards += 1

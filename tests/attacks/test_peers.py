@@ -54,6 +54,16 @@ def test_a_module_that_averages_is_the_ensemble() -> None:
     assert view.cost.forwards == 8
 
 
+def test_models_that_are_not_equally_likely_are_weighted() -> None:
+    module, x = convnet(), images(3)
+    view = Given([module, lambda x: -module(x)])
+    view.probabilities = torch.tensor([0.9, 0.1], dtype=torch.float64)
+    p = 0.9 * module(x).softmax(1) + 0.1 * (-module(x)).softmax(1)
+    assert torch.allclose(as_module(view, mean=True, like=x)(x), p.log(), atol=1e-12)
+    with pytest.raises(GradDivError, match="pass mean=True"):
+        as_module(view, like=x)
+
+
 @pytest.mark.parametrize("mean", [False, True])
 def test_backward_passes_are_counted_where_they_are_made(mean: bool) -> None:
     F, x = network("rse"), images(3).requires_grad_()
