@@ -29,7 +29,10 @@ from graddiv.records import TotalRecord
 from graddiv.seeding import fold
 
 LEVEL = 1e-3
-"""An image leaves when a fresh ensemble would be right about it with a probability below this."""
+"""An image leaves when a fresh ensemble would be right about it with a probability below this.
+
+The same models look at the images of all attacks, so each look may err with this probability divided by the looks.
+"""
 
 
 def evaluate_total(
@@ -130,7 +133,7 @@ class _WorstImages:
         rows = (left if self.target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
         x, y = channels_last(self.x0[rows]), self.y[rows]
         made = attacked(self.target, self.order[number], x, y, self.ids[rows], tell)
-        found = _looked_at(self.target, made.x, y, self.order[number].repeat)
+        found = _looked_at(self.target, made.x, y, self.order[number].repeat, looks=len(self.order))
         better = left[rows] & ((found.sureness > self.sureness[rows]) | found.doubtless)
         kept = rows[better]
         self.x[kept], self.distance[kept] = made.x[better], made.distance[better]
@@ -163,13 +166,13 @@ class _Look(NamedTuple):
     """How many models looked."""
 
 
-def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int) -> _Look:
+def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int, looks: int) -> _Look:
     seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
     ensembles = [probabilities(target.F, x, target.n_ensemble, seed) for seed in seeds]
     both = torch.cat(ensembles)
     sure = sureness(both, y, len(ensembles[0]))
     wrong = torch.stack([p.mean(0).argmax(1) != y for p in ensembles]).all(0)
-    return _Look(sure, wrong & (sure > sure_enough(len(both))), len(both))
+    return _Look(sure, wrong & (sure > sure_enough(len(both), looks)), len(both))
 
 
 def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> Float64[Tensor, " b"]:
@@ -191,8 +194,8 @@ def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> 
     return torch.where(spread > 0, mean / spread, torch.where(mean > 0, torch.inf, -torch.inf))
 
 
-def sure_enough(n: int) -> float:
-    """The quantile 1 - LEVEL of Student's distribution for n models: beyond it, an image is fooled beyond doubt."""
+def sure_enough(n: int, looks: int) -> float:
+    """The quantile 1 - LEVEL / looks of Student's t for n models: beyond it, an image is fooled beyond doubt."""
     from scipy.stats import t
 
-    return float(t.ppf(1 - LEVEL, n - 1))
+    return float(t.ppf(1 - LEVEL / looks, n - 1))

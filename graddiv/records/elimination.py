@@ -25,7 +25,7 @@ class TotalRecord(Record):
     repeat: int
     """Repeats have independent draws in attack, choice and judgement."""
     level: float
-    """An image leaves when a fresh ensemble would be right about it with a probability below this."""
+    """An image leaves when a fresh ensemble would be right about it with a probability below this, over all looks."""
 
     chosen: Int[np.ndarray, " b"]
     """The number of the attack whose image was the worst on the models that choose, and is judged."""

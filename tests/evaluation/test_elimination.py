@@ -56,7 +56,7 @@ def test_sureness_by_hand() -> None:
 def test_a_fresh_ensemble_seldom_saves_an_image_that_left(mean: float) -> None:
     b, size = 20_000, 20
     draws = mean + 0.2 * torch.randn(3 * size, b, generator=generator(0), dtype=torch.float64)
-    left = sureness(*two_classes(draws[: 2 * size]), size) > sure_enough(2 * size)
+    left = sureness(*two_classes(draws[: 2 * size]), size) > sure_enough(2 * size, looks=1)
     saved = draws[2 * size :].mean(0) <= 0
     assert (left & saved).double().mean() <= LEVEL
     if mean == 0.3:
