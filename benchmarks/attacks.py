@@ -7,11 +7,9 @@ Robust accuracy is that of the mean softmax of 20 models no attack has seen; for
 since its peer refuses random ones, of that model.
 """
 
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -21,7 +19,9 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.harness import Measurement, arguments, compete, measure, naive_weights, plain_passes, report
 from graddiv import bayesian
-from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Square, View
+from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, Square, View
+from graddiv.attacks.attack import Problem
+from graddiv.attacks.peers import FoolboxPGD, PeerAttack, PyautoattackAPGD, TorchattacksPGD
 from graddiv.data import load
 from graddiv.networks import GaussianNetwork, SampleModel, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
@@ -138,18 +138,17 @@ def theirs(work: str, model: Counting, x: Tensor, y: Tensor, size: Size) -> Cont
     def contest(m: int, attack: Callable[[int], Tensor]) -> Contest:
         return Contest(m, attack, lambda: model.rows / len(x))
 
+    def peer(m: int, attack: Callable[[int], PeerAttack]) -> Contest:
+        view = Given([model] * size.n)  # tells how often the model is called; the model itself draws at each call
+        problem = Problem(view, x, y, torch.tensor([]), torch.arange(len(x)), 0, lambda: None)
+        attack(m).imported()
+        return contest(m, lambda m: attack(m).perturb(model, problem, size.epsilon))
+
     match work:
         case "eot_pgd":
-            from torchattacks import EOTPGD
-
-            options = {"eps": size.epsilon, "alpha": size.epsilon / 4, "eot_iter": size.n, "random_start": False}
-            return contest(size.pgd, lambda m: EOTPGD(model, steps=m, **options)(x, y))
+            return peer(size.pgd, lambda m: TorchattacksPGD(m=m))
         case "eot_apgd":
-            from pyautoattack.autopgd_base import APGDAttack
-
-            return contest(
-                size.apgd[1], lambda m: APGDAttack(model, n_iter=m, eps=size.epsilon, eot_iter=size.n).perturb(x, y)
-            )
+            return peer(size.apgd[1], lambda m: PyautoattackAPGD(m=m))
         case "fab":
             from pyautoattack.fab_pt import FABAttack_PT
 
@@ -159,16 +158,11 @@ def theirs(work: str, model: Counting, x: Tensor, y: Tensor, size: Size) -> Cont
 
             return contest(size.square[1], lambda m: SquareAttack(model, n_queries=m, eps=size.epsilon).perturb(x, y))
         case _:
-            git = ModuleType("git")
-            git.Repo = None  # type: ignore[attr-defined]
-            sys.modules |= {"git": git, "requests": ModuleType("requests")}  # only its model zoo uses them
-            from foolbox import PyTorchModel
-            from foolbox.attacks import LinfinityBrendelBethgeAttack
-
-            seen, start = PyTorchModel(model, bounds=(0, 1)), of_other_classes(model, x, y)
+            foolbox = FoolboxPGD().imported()
+            seen, start = foolbox.PyTorchModel(model, bounds=(0, 1)), of_other_classes(model, x, y)
             return contest(
                 size.bb,
-                lambda m: LinfinityBrendelBethgeAttack(steps=m)(
+                lambda m: foolbox.attacks.LinfinityBrendelBethgeAttack(steps=m)(
                     seen, x, y, epsilons=size.epsilon, starting_points=start
                 )[1],
             )

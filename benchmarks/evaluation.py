@@ -3,6 +3,8 @@
 floor: as many plain forward and input backward passes as the suite says it spent, in the best memory format.
 naive transfer: for each source and target bind both anew, attack and score; `attack once` moves the attack out of the
 inner loop, as one would at second thought.
+total only: the Total by elimination beside that of the whole table, in passes of attacks and of the models that choose
+and judge, on a network that was briefly trained; an untrained one is fooled before the first attack.
 """
 
 import os
@@ -14,20 +16,23 @@ from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.harness import arguments, compete, cpu_seconds, measure, plain_passes, report
+from benchmarks.attacks import QUICK, train
+from benchmarks.harness import Measurement, arguments, compete, cpu_seconds, measure, plain_passes, report
 from graddiv import bayesian
 from graddiv.attacks import PGD, Given
+from graddiv.data import load
 from graddiv.distributed import join_processes
-from graddiv.evaluation import Cell, Target, attack_all, cells, suite
+from graddiv.evaluation import Cell, Target, attack_all, attack_until_fooled, cells, suite
 from graddiv.evaluation.batches import run as make
 from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.transfer import transfer_job
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
-from graddiv.records import AttackRecord
+from graddiv.records import AttackRecord, cross_fitted_total
 from graddiv.seeding import fold, generator
 
 EPSILON = 0.3
@@ -83,6 +88,22 @@ def naive_transfer(of: Target, k: int, m: int, once: bool) -> Tensor:
     return right
 
 
+def total_only(quick: bool) -> Measurement:
+    """The quick suite in three modes, or in a hurry the three cheapest attacks of it; both Totals beside each other."""
+    x, y = load("mnist-mini", "test").batch(range(100))
+    of = Target.of(train(QUICK).eval(), x, y)
+    wanted = cells(suite("quick", ("fgsm", "pgd", "apgd-ce") if quick else ()), QUICK.epsilon, n=5)
+    table, (alone,) = attack_all(of, wanted), attack_until_fooled(of, wanted)
+    judges = 2 * of.n_ensemble
+    spent = [int((r.cost_forwards + r.cost_backwards + judges).sum()) for r in table]
+    attacks = [record for record in table if not record.is_clean]
+    return {
+        "share": (int(alone.passes.sum()) + judges * len(x)) / sum(spent),
+        "total": float(np.mean(alone.verdicts)),
+        "table's total": float(np.mean(cross_fitted_total(attacks))),
+    }
+
+
 def share_of_the_suite(directory: Path, quick: bool) -> None:
     """One of the processes that torchrun starts."""
     with join_processes("cpu") as process:
@@ -125,6 +146,8 @@ def run(contestant: str, quick: bool) -> None:
             measure(lambda: naive_transfer(of, k, m, once=option == "attack once"), warm_up=lambda: None)
         case "concentration":
             measure(lambda: make([concentration_job(of, n=int(option))]), warm_up=lambda: None)
+        case "total only":
+            measure(lambda: total_only(quick), warm_up=lambda: None, score=lambda found: found)
         case "share":
             share_of_the_suite(Path(option), quick)
 
@@ -159,7 +182,7 @@ def main() -> None:
     found |= compete(name, [floor], options.quick, rounds=1)
     contestants = ["pgd", pgd_floor, "transfer", "naive transfer, attack once", "naive transfer"]
     sizes = ("concentration, 10", "concentration, 100")
-    found |= compete(name, [*contestants, *sizes], options.quick, rounds=1)
+    found |= compete(name, [*contestants, *sizes, "total only"], options.quick, rounds=1)
     rounds = [[seconds_with(processes, options.quick) for processes in (1, 2)] for _ in range(3)]
     one, two = ([min(times) for times in zip(*of, strict=True)] for of in zip(*rounds, strict=True))
 
@@ -177,6 +200,9 @@ def main() -> None:
             "two_processes_speed, by the busiest's CPU time/one process": one[1] / two[1],
             "transfer_time/naive double loop": seconds("transfer", "naive transfer"),
             "transfer_time/naive, attack once": seconds("transfer", "naive transfer, attack once"),
+            "total_only/full": found["total only"]["share"],
+            "accuracy, total only": found["total only"]["total"],
+            "accuracy, cross-fitted total of the table": found["total only"]["table's total"],
             "concentration_memory n=100/n=10": found[sizes[1]]["megabytes"] / max(found[sizes[0]]["megabytes"], 1.0),
         },
         options.json,

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from graddiv.records import AttackRecord
+from graddiv.records import AttackRecord, TotalRecord
 
 COMMON: dict[str, Any] = {
     "target": "t",
@@ -56,3 +56,14 @@ def attack_record(
     return AttackRecord.made(
         description(label, b, repeat, **settings), arrays(b, chance, **(found or {})), f"{label}.record"
     )
+
+
+def total_record(b: int = 50) -> TotalRecord:
+    """A Total over one attack, which half of the images did not live to see."""
+    attacks = [{"label": "clean"}, {"label": "PGD"}]
+    own = {name: array for name, array in arrays(b).items() if name != "images" and not name.startswith("cost_")}
+    there = np.stack([np.ones(b, np.int64), np.arange(b) % 2], 1)
+    costs = {f"cost_{name}": 7 * there for name in ("forwards", "backwards", "draws", "choice")}
+    found = {**own, **costs, "chosen": np.arange(b) % 2, "ended": np.arange(b) % 2 == 0}
+    settings = {"attacks": attacks, "epsilon": 0.1, "repeat": 0, "level": 0.001, "examples": b}
+    return TotalRecord.made({**settings, **COMMON}, found, "total.record")

@@ -29,7 +29,7 @@ from graddiv.records import (
     wilson,
 )
 from graddiv.records.record import KINDS
-from tests.fake_records import COMMON, arrays, attack_record, description
+from tests.fake_records import COMMON, arrays, attack_record, description, total_record
 from tests.helpers import no_type_checks
 
 record = attack_record
@@ -54,6 +54,7 @@ def test_a_record_of_any_kind_is_read_as_its_class(tmp_path: Path) -> None:
 
     path = tmp_path / "run"
     fake.run(path, "adv-bnn", attacks=(), repeats=1)
+    save(path / "records" / "total.record", total_record())
     found = read_all(path)
     classes = {type(r) for r in found}
     assert classes == {known for known in KINDS.values() if known.__module__.startswith("graddiv.")}

@@ -5,6 +5,7 @@ from graddiv.attacks.arc import ARC
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.fab import FAB
+from graddiv.attacks.module import as_module
 from graddiv.attacks.pgd import FGSM, PGD
 from graddiv.attacks.probes import RandomSearch, RotatedPGD
 from graddiv.attacks.spgd import StochasticPGD
@@ -29,5 +30,6 @@ __all__ = [
     "Square",
     "StochasticPGD",
     "View",
+    "as_module",
     "as_view",
 ]

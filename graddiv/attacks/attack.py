@@ -78,6 +78,10 @@ class Attack(ABC):
     def iterations(self) -> int:
         """How many iterations one run takes, for the display of progress and for estimates of cost."""
 
+    def label(self, view: View) -> str:
+        """Return the row of a table that the attack makes through this view, such as EOT-PGD."""
+        return view.label(self.name)
+
     @abstractmethod
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
         """Attack the batch once; `restart` counts the runs from 0, so that each can begin differently."""

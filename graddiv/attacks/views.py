@@ -45,6 +45,8 @@ class View(ABC):
     """Whether each iteration has models of its own, so that losses of two iterations cannot be compared."""
     probabilities: Float64[Tensor, " n"] | None = None
     """Of the models of an iteration, where they are not equally likely: means over models are weighted by them."""
+    n = 1
+    """How many models an iteration has."""
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -277,7 +279,7 @@ class Exact(_NetworkView):
             raise GradDivError(
                 f"the noise of {type(self.F).__name__} has no finite support: look through EOT(F, n) instead"
             )
-        self.noises = support.noises
+        self.noises, self.n = support.noises, len(support.noises)
         p = support.probabilities
         self.probabilities = None if torch.equal(p, p[:1].expand_as(p)) else p
         self.prefix = "EOT-" if len(p) > 1 else ""
@@ -295,7 +297,7 @@ class Given(View):
         super().__init__()
         if not models:
             raise GradDivError("there are 0 models, expected at least one to attack")
-        self.models = list(models)
+        self.models, self.n = list(models), len(models)
 
     @property
     def random(self) -> bool:

@@ -2,6 +2,7 @@
 
 import csv
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from graddiv.evaluation import Target
     from graddiv.experiment import Experiment
-    from graddiv.records import AttackRecord, Row
+    from graddiv.records import AttackRecord, Record, Row
 
 RunPath = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
 Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
@@ -40,6 +41,20 @@ def attack(
     n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
     m: Annotated[int | None, typer.Option(help="Iterations of all attacks but FGSM; the suite's if not given.")] = None,
     repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
+    peers: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--with",
+            help="Also the attacks of another library, such as torchattacks, pyautoattack or foolbox, with the same n "
+            "and m. May be given several times.",
+        ),
+    ] = None,
+    total_only: Annotated[
+        bool,
+        typer.Option(
+            help="Only the Total: an image leaves once it is fooled beyond doubt, which saves most of the passes."
+        ),
+    ] = False,
     examples: Examples = None,
     split: Split = "test",
     batch: Batch = 100,
@@ -54,8 +69,9 @@ def attack(
     records, example by example, below RUN/records; the same command again goes on where it stopped, and only
     computes what is missing.  Several processes share the work: torchrun --nproc-per-node N -m graddiv attack ...
     """
+    from graddiv.attacks.peers import peers as peers_of
     from graddiv.distributed import join_processes
-    from graddiv.evaluation import attack_all, cells
+    from graddiv.evaluation import attack_all, attack_until_fooled, cells
     from graddiv.evaluation import suite as suite_of
     from graddiv.evaluation.batches import writing
     from graddiv.evaluation.robustness import parse_modes
@@ -63,15 +79,20 @@ def attack(
     from graddiv.runs import Run
 
     keep_memory()
-    chosen, how = suite_of(suite, words(attacks), m), parse_modes(words(modes))
+    chosen, sights = suite_of(suite, words(attacks), m), parse_modes(words(modes))
+    others = peers_of(peers or [], suite, m)
     directory = out or Run(run).records
     with join_processes(device) as process:
         target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
-        wanted = cells(chosen, radii_of(epsilon, experiment), modes=how, n=n, repeats=repeats, random=target.random)
+        radii = radii_of(epsilon, experiment)
+        wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
+        beside = cells(others, radii, modes=["eot"], n=n, repeats=repeats, random=target.random)
+        wanted = list(dict.fromkeys([*wanted, *beside]))  # the clean images are in both
+        how = attack_until_fooled if total_only else attack_all
         with writing(directory, process), progress_bar() as progress:
-            records = attack_all(target, wanted, directory, process=process, progress=progress)
+            records = how(target, wanted, directory, process=process, progress=progress)
     if leads():
-        print_tables(records)
+        print_records(records)
         typer.echo(f"records: {directory}")
 
 
@@ -80,12 +101,12 @@ def records(
     as_csv: Annotated[bool, typer.Option("--csv", help="One line for each record, as CSV.")] = False,
 ) -> None:
     """Print the tables that the records of a directory make, or all of them as CSV."""
-    from graddiv.records import AttackRecord, as_rows, read_all
+    from graddiv.records import MeasurementRecord, as_rows, read_all
 
     found = read_all(directory)
     if not as_csv:
-        print_tables([record for record in found if isinstance(record, AttackRecord)])
-        others = sorted({record.kind for record in found if not isinstance(record, AttackRecord)})
+        print_records(found)
+        others = sorted({record.kind for record in found if isinstance(record, MeasurementRecord)})
         if others:
             typer.echo(f"also there, for --csv and the report: {', '.join(others)}")
         return
@@ -122,6 +143,15 @@ def radii_of(epsilon: str, experiment: "Experiment") -> list[float]:
     from graddiv.recipes import radius
 
     return [number(text) for text in words(epsilon)] or [radius(experiment)]
+
+
+def print_records(records: "Sequence[Record]") -> None:
+    """The tables that records of attacks make, and those of Totals."""
+    from graddiv.cli.total import print_totals
+    from graddiv.records import AttackRecord, TotalRecord
+
+    print_tables([record for record in records if isinstance(record, AttackRecord)])
+    print_totals([record for record in records if isinstance(record, TotalRecord)])
 
 
 def print_tables(records: "list[AttackRecord]") -> None:

@@ -1,8 +1,22 @@
 """Evaluation: every number is stored as a record, example by example."""
 
 from graddiv.attacks.registry import suite
+from graddiv.evaluation.elimination import attack_until_fooled, evaluate_total
 from graddiv.evaluation.prediction import predict
 from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, evaluate, sweep
 from graddiv.evaluation.target import Target, target_of
 
-__all__ = ["Cell", "Target", "attack_all", "attack_cell", "cells", "evaluate", "predict", "suite", "sweep", "target_of"]
+__all__ = [
+    "Cell",
+    "Target",
+    "attack_all",
+    "attack_cell",
+    "attack_until_fooled",
+    "cells",
+    "evaluate",
+    "evaluate_total",
+    "predict",
+    "suite",
+    "sweep",
+    "target_of",
+]

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Literal, NamedTuple, get_args
 
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
@@ -71,6 +71,12 @@ def predict(
             answers.append(z.argmax(1))
             scores.append(_score(z, rule))
     return Prediction(torch.stack(scores).mean(0), torch.stack(answers))
+
+
+def probabilities(F: RandomizedNetwork, x: Float[Tensor, "b ..."], n: int, seed: int) -> Float64[Tensor, "models b c"]:
+    """Return softmax(f_i(x)) of each of the n sample models of `predict`; a deterministic network has one only."""
+    with torch.no_grad(), running_statistics(F):
+        return torch.stack([_score(_logits(f, x), "softmax") for f in models_of(F, n, seed)])
 
 
 def accuracy_by_size(

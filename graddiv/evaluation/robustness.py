@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.attacks import EOT, FGSM, Attack, Fixed, View
+from graddiv.attacks import EOT, FGSM, Attack, Cost, Fixed, View
 from graddiv.attacks.registry import ATTACKS, suite
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
@@ -57,7 +57,23 @@ class Cell:
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
-        return self.view(F, 0).label(self.attack.name) if self.attack else "clean"
+        return self.attack.label(self.view(F, 0)) if self.attack else "clean"
+
+    def seeded(self, seed: int) -> Attack | None:
+        """The attack as it runs in this repeat of an evaluation of that seed."""
+        return self.attack and replace(self.attack, seed=fold(seed, "attack", self.repeat))
+
+    def describe(self, target: Target) -> dict[str, Any]:
+        """What a record says of the attack and of how it sees the network."""
+        attack = self.seeded(target.seed)
+        return {
+            "label": self.label(target.F),
+            "attack": attack and _settings(attack),
+            "mode": self.mode,
+            "n": self.n,
+            "m": attack.iterations if attack else 0,
+            "restarts": attack.restarts if attack else 0,
+        }
 
     def work(self, target: Target) -> float:
         """Forward-equivalents of one batch, about: an attack step on n models, or the judging of clean images."""
@@ -88,7 +104,7 @@ def parse_modes(names: Sequence[str]) -> list[Mode]:
 
 def cells(
     attacks: Iterable[Attack],
-    epsilons: Sequence[float],
+    epsilons: float | Sequence[float],
     *,
     modes: Sequence[Mode] = MODES,
     n: int = 10,
@@ -98,8 +114,8 @@ def cells(
     """Clean images and every combination, once for each repeat; a deterministic network knows one mode only."""
     if repeats < 1:
         raise GradDivError(f"repeats is {repeats}, expected at least 1")
-    attacks = list(attacks)
-    found = []
+    attacks, found = list(attacks), []
+    epsilons = [epsilons] if isinstance(epsilons, int | float) else epsilons
     for repeat in range(repeats):
         found.append(Cell(None, "fixed", 1, 0.0, repeat))
         for epsilon in epsilons:
@@ -111,15 +127,8 @@ def cells(
 
 def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job[AttackRecord]:
     """Attack, then judge on two ensembles of fresh models, the same for all attacks of a repeat."""
-    attack = cell.attack and replace(cell.attack, seed=fold(target.seed, "attack", cell.repeat))
-    ensembles = [fold(target.seed, "ensemble", cell.repeat, i) for i in range(2)]
     description = {
-        "label": cell.label(target.F),
-        "attack": attack and _settings(attack),
-        "mode": cell.mode,
-        "n": cell.n,
-        "m": attack.iterations if attack else 0,
-        "restarts": attack.restarts if attack else 0,
+        **cell.describe(target),
         "epsilon": cell.epsilon,
         "repeat": cell.repeat,
         **target.describe(),
@@ -127,22 +136,39 @@ def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job
 
     def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
         x, y, ids = target.examples(rows)
-        view, x_adv = cell.view(target.F, target.seed), x
-        if attack:
-            x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(done / of))
-        norm = attack.geometry if attack else Linf()
+        made = attacked(target, cell, x, y, ids, advance)
         return {
             "ids": ids.cpu().numpy(),
             "labels": y.cpu().numpy(),
-            "distance": norm.norm(x_adv - x).float().cpu().numpy(),
-            "images": x_adv[: max(0, IMAGES - rows.start)].float().cpu().contiguous().numpy(),
-            **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(view.cost).items()},
-            **_judged(target, x_adv, y, ensembles),
+            "distance": made.distance.cpu().numpy(),
+            "images": made.x[: max(0, IMAGES - rows.start)].float().cpu().contiguous().numpy(),
+            **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(made.cost).items()},
+            **judged(target, made.x, y, cell.repeat),
         }
 
     path = None if directory is None else directory / cell.file_name
     work = cell.work(target)
     return Job(AttackRecord, description["label"], description, path, len(target.data), target.batch, work, compute)
+
+
+class Attacked(NamedTuple):
+    """What an attack made of a batch."""
+
+    x: Float[Tensor, "b ..."]
+    """The adversarial images."""
+    distance: Float[Tensor, " b"]
+    """Of each from the original one, in the norm of the attack."""
+    cost: Cost
+    """What the attack spent on each image."""
+
+
+def attacked(target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> Attacked:
+    """The images that a cell makes of these examples; `advance` is called with the share that is done."""
+    view, x_adv, attack = cell.view(target.F, target.seed), x, cell.seeded(target.seed)
+    if attack:
+        x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(done / of))
+    norm = attack.geometry if attack else Linf()
+    return Attacked(x_adv, norm.norm(x_adv - x).float(), view.cost)
 
 
 def attack_cell(
@@ -223,19 +249,23 @@ def evaluate(
     for row in table(records): print(row.label, row.accuracy)
     """
     target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    named = [a for a in attacks if isinstance(a, str)]
-    chosen = [a for a in attacks if isinstance(a, Attack)] + (suite(suite_name, named) if named or not attacks else [])
-    epsilons = [epsilon] if isinstance(epsilon, int | float) else list(epsilon)
-    wanted = cells(chosen, epsilons, modes=modes, n=n, repeats=repeats, random=target.random)
+    chosen = named_attacks(attacks, suite_name)
+    wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
     with writing(directory):
         return attack_all(target, wanted, directory, progress=progress)
 
 
-def _judged(target: Target, x: Tensor, y: Tensor, ensembles: Sequence[int]) -> dict[str, np.ndarray]:
-    """The verdicts of two ensembles on x, and of each model of the first."""
+def named_attacks(attacks: Sequence[str | Attack], suite_name: str) -> list[Attack]:
+    """These attacks, those given by name with the iterations of the suite; if there are none, the whole suite."""
+    named = [a for a in attacks if isinstance(a, str)]
+    return [a for a in attacks if isinstance(a, Attack)] + (suite(suite_name, named) if named or not attacks else [])
+
+
+def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, np.ndarray]:
+    """The verdicts of the two ensembles of a repeat on x, and of each model of the first."""
     arrays: dict[str, np.ndarray] = {}
-    for suffix, seed in zip(("", "_again"), ensembles, strict=True):
-        said = predict(target.F, x, n=target.n_ensemble, seed=seed)
+    for i, suffix in enumerate(("", "_again")):
+        said = predict(target.F, x, n=target.n_ensemble, seed=fold(target.seed, "ensemble", repeat, i))
         arrays[f"correct{suffix}"] = (said.label == y).cpu().numpy()
         arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y).float().cpu().numpy()
         if not suffix:

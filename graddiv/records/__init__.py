@@ -4,6 +4,7 @@ from pathlib import Path
 
 from graddiv.errors import GradDivError
 from graddiv.records.attack import AttackRecord
+from graddiv.records.elimination import TotalRecord
 from graddiv.records.measurements import (
     BoundaryRecord,
     ConcentrationRecord,
@@ -52,6 +53,7 @@ __all__ = [
     "RotationRecord",
     "Row",
     "Summary",
+    "TotalRecord",
     "TransferRecord",
     "accuracy",
     "as_rows",

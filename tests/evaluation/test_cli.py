@@ -76,6 +76,35 @@ def test_attack_prints_the_table_and_writes_records_and_does_so_once(
         graddiv(*arguments, "--modes", "")
 
 
+def test_attacks_of_another_library_stand_in_the_same_table(run: Path) -> None:
+    pytest.importorskip("pyautoattack")
+    arguments = ("attack", run, "--attacks", "fgsm", "--m", 2, "--n", 2, "--examples", 2)
+    said = graddiv(*arguments, "--with", "pyautoattack").output
+    assert "pyautoattack EOT-APGD-CE" in said
+    assert "pyautoattack EOT-APGD-DLR" in said
+    assert "Total (3 of the paper's 16 rows)" in said
+    found = {record.label: record for record in read_all(run / "records")}
+    assert len(found) == 1 + 3 + 2
+    assert set(found["pyautoattack EOT-APGD-CE"].cost_backwards) == {2 * 3}
+    with pytest.raises(GradDivError, match="unknown library 'autoattack', did you mean 'pyautoattack'"):
+        graddiv(*arguments, "--with", "pyautoattack", "--with", "autoattack")
+
+
+def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--examples", 4, "--total-only")
+    first = graddiv(*arguments)
+    assert "fooled beyond doubt" in first.output
+    assert re.search(r"Total [\d.]+ % by ensembles of 20", first.output)
+    assert re.search(r"\d+ passes per image", first.output)
+    (record,) = read_all(run / "records")
+    assert record.kind == "total"
+    monkeypatch.setattr(Attack, "__call__", computed_again)
+    assert graddiv(*arguments).output == first.output
+    assert graddiv("records", run).output in first.output
+    (line,) = csv.DictReader(io.StringIO(graddiv("records", run, "--csv").output))
+    assert int(line["cost_choice"]) >= 4 * 2 * 20
+
+
 def test_records_as_csv(run: Path) -> None:
     graddiv("attack", run, "--attacks", "fgsm", "--modes", "eot", "--n", 2, "--examples", 3)
     graddiv("measure", run, "--what", "concentration", "--n", 2, "--examples", 3)

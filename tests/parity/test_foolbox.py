@@ -1,7 +1,5 @@
 """B&B beside foolbox, from the same starting points: the same distances to the boundary of a trained network."""
 
-import sys
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -9,11 +7,11 @@ import torch
 
 from graddiv.attacks import BB, Fixed
 from graddiv.attacks.attack import Problem
+from graddiv.attacks.peers import FoolboxPGD
 from graddiv.geometry import Linf
 from tests.parity.digits import digits, trained
 
 pytest.importorskip("numba")
-pytest.importorskip("eagerpy")
 
 pytestmark = [
     pytest.mark.slow,
@@ -24,13 +22,9 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def foolbox() -> Any:
-    """Foolbox without what only its model zoo needs; whatever else it imports stays imported."""
-    git = ModuleType("git")
-    git.Repo = None  # type: ignore[attr-defined]
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setitem(sys.modules, "git", git)
-        patched.setitem(sys.modules, "requests", ModuleType("requests"))
-        yield pytest.importorskip("foolbox")
+    """Foolbox, where its attacks can be imported."""
+    pytest.importorskip("eagerpy")
+    return FoolboxPGD().imported()
 
 
 def test_nearest_points(foolbox: Any) -> None:

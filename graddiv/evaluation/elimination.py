@@ -1,0 +1,201 @@
+"""Sequential elimination: the Total alone, for fewer passes than the whole table.
+
+Attacks run one after the other, the cheapest first.  After each, two ensembles look at the images it made: they keep
+the worst image so far, and an image that is fooled beyond doubt leaves.  What is left at the end is judged by two other
+ensembles, those that judge the rows of a table and that had no part in any choice, so the Total is cross-fitted.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
+from torch import Tensor, nn
+
+from graddiv.attacks import Attack
+from graddiv.distributed import ALONE, Process
+from graddiv.errors import GradDivError
+from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
+from graddiv.evaluation.prediction import N_ENSEMBLE, probabilities
+from graddiv.evaluation.robustness import MODES, Cell, Mode, attacked, cells, judged, named_attacks
+from graddiv.evaluation.target import Target
+from graddiv.networks import RandomizedNetwork
+from graddiv.performance import channels_last
+from graddiv.records import TotalRecord
+from graddiv.seeding import fold
+
+LEVEL = 1e-3
+"""An image leaves when a fresh ensemble would be right about it with a probability below this.
+
+The same models look at the images of all attacks, so each look may err with this probability divided by the looks.
+"""
+
+
+def evaluate_total(
+    F: RandomizedNetwork | nn.Module,
+    x: Float[Tensor, "b ..."] | Iterable[tuple[Tensor, Tensor]],
+    y: Int64[Tensor, " b"] | None = None,
+    *,
+    epsilon: float | Sequence[float],
+    attacks: Sequence[str | Attack] = (),
+    suite_name: str = "quick",
+    modes: Sequence[Mode] = MODES,
+    n: int = 10,
+    repeats: int = 1,
+    n_ensemble: int = N_ENSEMBLE,
+    seed: int = 0,
+    batch: int = 100,
+    directory: Path | None = None,
+    progress: WorkListener = silent,
+) -> list[TotalRecord]:
+    """The Totals of a network in memory, one for each epsilon and repeat; the arguments are those of `evaluate`.
+
+    (record,) = evaluate_total(F, x, y, epsilon=8 / 255)
+    print(record.correct.mean(), record.passes.sum(1).mean())
+    """
+    target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
+    chosen = named_attacks(attacks, suite_name)
+    wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
+    with writing(directory):
+        return attack_until_fooled(target, wanted, directory, progress=progress)
+
+
+def attack_until_fooled(
+    target: Target,
+    wanted: Sequence[Cell],
+    directory: Path | None = None,
+    *,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
+) -> list[TotalRecord]:
+    """The Total of the cells of each epsilon and repeat."""
+    groups: dict[tuple[float, int], list[Cell]] = {}
+    for cell in wanted:
+        if cell.attack is not None:
+            groups.setdefault((cell.epsilon, cell.repeat), []).append(cell)
+    return run([total_job(target, group, directory) for group in groups.values()], process=process, progress=progress)
+
+
+def total_job(target: Target, wanted: Sequence[Cell], directory: Path | None = None) -> Job[TotalRecord]:
+    """Attack each batch with one cell after the other, on the images that are left; then judge the worst images."""
+    if len({(cell.epsilon, cell.repeat) for cell in wanted}) != 1:
+        raise GradDivError("a Total is taken over the attacks of one epsilon and one repeat")
+    epsilon, repeat = wanted[0].epsilon, wanted[0].repeat
+    order = [Cell(None, "fixed", 1, 0.0, repeat), *sorted(wanted, key=lambda cell: cell.work(target))]
+    attacks = [cell.describe(target) for cell in order]
+    description = {
+        "kind": TotalRecord.kind,
+        "attacks": attacks,
+        "epsilon": epsilon,
+        "repeat": repeat,
+        "level": LEVEL,
+        **target.describe(),
+    }
+
+    def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
+        x, y, ids = target.examples(rows)
+        worst = _WorstImages(target, x, y, ids, order)
+        for number in range(len(order)):
+            worst.attack(number, advance)
+        return {**worst.arrays(), **judged(target, worst.x, y, repeat)}
+
+    digest = hashlib.sha256(json.dumps(attacks).encode()).hexdigest()[:8]
+    path = None if directory is None else directory / f"total-{digest}-eps{epsilon:.6g}-r{repeat}.record"
+    work = sum(cell.work(target) for cell in order)
+    return Job(TotalRecord, "Total", description, path, len(target.data), target.batch, work, compute)
+
+
+class _WorstImages:
+    """The worst image found so far of each example of a batch, and which examples are still attacked."""
+
+    def __init__(self, target: Target, x: Tensor, y: Tensor, ids: Tensor, order: Sequence[Cell]) -> None:
+        self.target, self.x0, self.y, self.ids, self.order = target, x, y, ids, order
+        self.x, self.distance = x.clone(), torch.zeros_like(y, dtype=torch.float32)
+        self.sureness = torch.full_like(y, -torch.inf, dtype=torch.float64)
+        self.chosen, self.ended = torch.zeros_like(y), torch.zeros_like(y, dtype=torch.bool)
+        self.costs = torch.zeros(4, len(y), len(order), dtype=torch.int64)
+
+    def attack(self, number: int, advance: Advance) -> None:
+        """Run one attack on the examples that are left, and keep its images where they are worse."""
+        work = [cell.work(self.target) for cell in self.order]
+
+        def tell(share: float) -> None:
+            advance((sum(work[:number]) + share * work[number]) / sum(work))
+
+        left = ~self.ended
+        if not left.any():
+            return
+        # the rows of a network that is not pointwise depend on each other, so its batches stay whole
+        rows = (left if self.target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
+        x, y = channels_last(self.x0[rows]), self.y[rows]
+        made = attacked(self.target, self.order[number], x, y, self.ids[rows], tell)
+        found = _looked_at(self.target, made.x, y, self.order[number].repeat, looks=len(self.order))
+        better = left[rows] & ((found.sureness > self.sureness[rows]) | found.doubtless)
+        kept = rows[better]
+        self.x[kept], self.distance[kept] = made.x[better], made.distance[better]
+        self.sureness[kept], self.chosen[kept] = found.sureness[better], number
+        self.ended[rows] |= found.doubtless
+        spent = [made.cost.forwards, made.cost.backwards, made.cost.draws, found.models]
+        self.costs[:, rows.cpu(), number] = torch.tensor(spent)[:, None]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """What the record says of the attacks."""
+        found = {
+            "ids": self.ids,
+            "labels": self.y,
+            "chosen": self.chosen,
+            "ended": self.ended,
+            "distance": self.distance,
+            **dict(zip(("cost_forwards", "cost_backwards", "cost_draws", "cost_choice"), self.costs, strict=True)),
+        }
+        return {name: tensor.cpu().numpy() for name, tensor in found.items()}
+
+
+class _Look(NamedTuple):
+    """What the two ensembles that choose say of a batch."""
+
+    sureness: Float64[Tensor, " b"]
+    """How surely each image is fooled, as `sureness` measures it."""
+    doubtless: Bool[Tensor, " b"]
+    """Whether both ensembles are wrong, and a fresh one would be too."""
+    models: int
+    """How many models looked."""
+
+
+def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int, looks: int) -> _Look:
+    seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
+    ensembles = [probabilities(target.F, x, target.n_ensemble, seed) for seed in seeds]
+    both = torch.cat(ensembles)
+    sure = sureness(both, y, len(ensembles[0]))
+    wrong = torch.stack([p.mean(0).argmax(1) != y for p in ensembles]).all(0)
+    return _Look(sure, wrong & (sure > sure_enough(len(both), looks)), len(both))
+
+
+def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> Float64[Tensor, " b"]:
+    """t = mean(d) / (sd(d) sqrt(1/n + 1/size)), d_i = p_i(j) - p_i(y), j the likeliest other class.
+
+    p: the probabilities that n >= 2 models give each class.
+    y: the true labels.
+    size: of the fresh ensemble whose verdict is foretold.
+
+    The mean d of a fresh ensemble of `size` models differs from that of these n by an error of standard deviation
+    sd(d) sqrt(1/n + 1/size); if t lies above Student's quantile, the fresh mean lies above 0 too, and the ensemble is
+    wrong.  Infinite where all models say the same.
+    """
+    own = p.gather(2, y.expand(len(p), -1)[..., None]).squeeze(2)
+    others = p.scatter(2, y.expand(len(p), -1)[..., None], -torch.inf)
+    rival = others.mean(0).argmax(1)
+    d = others.gather(2, rival.expand(len(p), -1)[..., None]).squeeze(2) - own
+    mean, spread = d.mean(0), d.std(0) * (1 / len(d) + 1 / size) ** 0.5
+    return torch.where(spread > 0, mean / spread, torch.where(mean > 0, torch.inf, -torch.inf))
+
+
+def sure_enough(n: int, looks: int) -> float:
+    """The quantile 1 - LEVEL / looks of Student's t for n models: beyond it, an image is fooled beyond doubt."""
+    from scipy.stats import t
+
+    return float(t.ppf(1 - LEVEL / looks, n - 1))
