@@ -1,7 +1,7 @@
 """How noisy are the gradients that an adversary sees, and how many draws do they need?  Measured before it sets out."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -118,9 +118,9 @@ class Plan:
     starved: bool = False
     """Whether even n models leave the gradient mostly noise, so that the memory of earlier iterations has to help."""
 
-    def attack(self, geometry: Geometry, objective: str = "margin") -> StochasticPGD:
+    def spent_on(self, attack: StochasticPGD) -> StochasticPGD:
         """The attack of this plan, to be seen through EOT(F, n)."""
-        return StochasticPGD(geometry, objective, m=self.m, memory="aggmo" if self.starved else "none")
+        return replace(attack, m=self.m, memory="aggmo" if self.starved else attack.memory)
 
 
 def choose(q: float, passes: int) -> Plan:

@@ -5,11 +5,13 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from graddiv.attacks.apgd import APGD
+from graddiv.attacks.arc import ARC
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.fab import FAB
 from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.pgd import FGSM, PGD
+from graddiv.attacks.spgd import StochasticPGD
 from graddiv.attacks.square import Square
 from graddiv.errors import unknown
 from graddiv.registries import Registry
@@ -26,8 +28,12 @@ class RegisteredAttack(NamedTuple):
 
 PUBLISHED = "published"
 
-SUITES = ("paper", PUBLISHED, "quick", "demo")
-"""`published` is the suite of the paper with the return rules of the libraries of its time."""
+STRONG = "strong"
+
+SUITES = ("paper", PUBLISHED, "quick", "demo", STRONG)
+"""`published` is the suite of the paper with the return rules of the libraries of its time; `strong` is the smallest
+list that leaves, on the trained networks of the study, no more right than all attacks together (docs/adversaries.md):
+how many models its attacks see is measured first, `evaluation.strong`."""
 
 ATTACKS: Registry[RegisteredAttack] = Registry(
     "attack",
@@ -38,6 +44,9 @@ ATTACKS: Registry[RegisteredAttack] = Registry(
         "apgd-dlr": RegisteredAttack(APGD(m=100, objective="dlr"), {"paper": 100, "quick": 20}),
         "fab": RegisteredAttack(FAB(m=100), {"paper": 100, "quick": 10}),
         "bb": RegisteredAttack(BB(m=1000), {"paper": 1000, "quick": 50}),
+        "spgd": RegisteredAttack(StochasticPGD(m=100), {STRONG: 100}),
+        "spgd-ce": RegisteredAttack(StochasticPGD(m=100, objective="ce"), {STRONG: 100}),
+        "arc": RegisteredAttack(ARC(m=20)),
         "square": RegisteredAttack(Square(m=5000), {"paper": 5000, "quick": 200, "demo": 30}),
     },
 )

@@ -30,7 +30,13 @@ Split = Annotated[str, typer.Option(help="test, or validation to choose settings
 
 def attack(
     run: RunPath,
-    suite: Annotated[str, typer.Option(help="paper: all attacks. quick, demo: fewer iterations.")] = "quick",
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="paper: all attacks of the paper. published: the same as the libraries of its time ran them. quick, "
+            "demo: fewer iterations. strong: attacks made for random networks, which choose n and m by themselves."
+        ),
+    ] = "quick",
     attacks: Annotated[
         str, typer.Option(help="Instead of all attacks of the suite, those of these names, such as pgd,apgd-ce.")
     ] = "",
@@ -40,6 +46,9 @@ def attack(
     epsilon: Epsilon = "",
     n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
     m: Annotated[int | None, typer.Option(help="Iterations of all attacks but FGSM; the suite's if not given.")] = None,
+    passes: Annotated[
+        int, typer.Option(help="Of the suite strong: forward and backward passes of each attack for an image.")
+    ] = 400,
     repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
     peers: Annotated[
         list[str] | None,
@@ -70,8 +79,9 @@ def attack(
     computes what is missing.  Several processes share the work: torchrun --nproc-per-node N -m graddiv attack ...
     """
     from graddiv.attacks.peers import peers as peers_of
+    from graddiv.attacks.registry import STRONG
     from graddiv.distributed import join_processes
-    from graddiv.evaluation import attack_all, attack_until_fooled, cells
+    from graddiv.evaluation import attack_all, attack_until_fooled, cells, strong_cells
     from graddiv.evaluation import suite as suite_of
     from graddiv.evaluation.batches import writing
     from graddiv.evaluation.robustness import parse_modes
@@ -81,15 +91,27 @@ def attack(
     keep_memory()
     chosen, sights = suite_of(suite, words(attacks), m), parse_modes(words(modes))
     others = peers_of(peers or [], suite, m)
+    strong = suite == STRONG and not attacks
     directory = out or Run(run).records
     with join_processes(device) as process:
         target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
         radii = radii_of(epsilon, experiment)
-        wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
-        beside = cells(others, radii, modes=["eot"], n=n, repeats=repeats, random=target.random)
-        wanted = list(dict.fromkeys([*wanted, *beside]))  # the clean images are in both
         how = attack_until_fooled if total_only else attack_all
         with writing(directory, process), progress_bar() as progress:
+            if strong:
+                wanted = strong_cells(
+                    target,
+                    radii,
+                    passes=passes,
+                    repeats=repeats,
+                    directory=directory,
+                    process=process,
+                    progress=progress,
+                )
+            else:
+                wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
+            beside = cells(others, radii, modes=["eot"], n=n, repeats=repeats, random=target.random)
+            wanted = list(dict.fromkeys([*wanted, *beside]))  # the clean images are in both
             records = how(target, wanted, directory, process=process, progress=progress)
     if leads():
         print_records(records)

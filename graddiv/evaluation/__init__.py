@@ -3,7 +3,7 @@
 from graddiv.attacks.registry import suite
 from graddiv.evaluation.elimination import attack_until_fooled, evaluate_total
 from graddiv.evaluation.prediction import predict
-from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, evaluate, sweep
+from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, evaluate, strong_cells, sweep
 from graddiv.evaluation.target import Target, target_of
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "evaluate",
     "evaluate_total",
     "predict",
+    "strong_cells",
     "suite",
     "sweep",
     "target_of",

@@ -9,12 +9,14 @@ import numpy as np
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.attacks import EOT, FGSM, Attack, Cost, Fixed, View
-from graddiv.attacks.registry import ATTACKS, suite
+from graddiv.attacks import ARC, EOT, FGSM, Attack, Cost, Exact, Fixed, StochasticPGD, View
+from graddiv.attacks.pilot import FEWEST_STEPS, Plan
+from graddiv.attacks.registry import ATTACKS, STRONG, suite
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
 from graddiv.evaluation.prediction import N_ENSEMBLE, predict
+from graddiv.evaluation.strong import PASSES, strong_plan
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Linf
 from graddiv.losses import margin
@@ -53,7 +55,12 @@ class Cell:
     def view(self, F: RandomizedNetwork, seed: int) -> View:
         """What the adversary sees; repeats see other models."""
         address = fold(seed, "view", self.repeat)
-        return Fixed(F, address) if self.mode == "fixed" else EOT(F, 1 if self.mode == "eot1" else self.n, address)
+        if self.mode == "fixed":
+            return Fixed(F, address)
+        support = F.support() if self.mode == "eot" and F.random else None
+        if support is not None and len(support.noises) <= self.n:
+            return Exact(F)
+        return EOT(F, 1 if self.mode == "eot1" else self.n, address)
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
@@ -122,6 +129,37 @@ def cells(
             for attack in attacks:
                 for mode in modes if random else ("fixed",):
                     found.append(Cell(attack, mode, n, epsilon, repeat))
+    return list(dict.fromkeys(found))
+
+
+def strong_cells(
+    target: Target,
+    epsilons: float | Sequence[float],
+    *,
+    passes: int = PASSES,
+    repeats: int = 1,
+    directory: Path | None = None,
+    process: Process = ALONE,
+    progress: WorkListener = silent,
+) -> list[Cell]:
+    """Clean images and the strong suite, each attack with so many passes an image, as a pilot at each epsilon advises.
+
+    Where the noise has few values, the attacks see all of them, and ARC, which takes them one by one, is among them.
+    """
+    support = target.F.support() if target.random else None
+    found = cells([], [], repeats=repeats)
+    for epsilon in [epsilons] if isinstance(epsilons, int | float) else epsilons:
+        attacks = [attack for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
+        if support is not None and len(support.noises) <= passes // FEWEST_STEPS:
+            plan = Plan(len(support.noises), passes // len(support.noises))
+            more: list[Attack] = [ARC(m=max(1, 2 * passes // (plan.n**2 + 3 * plan.n)), redraw=passes)]
+        else:
+            plan, more = (
+                strong_plan(target, epsilon, passes, directory=directory, process=process, progress=progress),
+                [],
+            )
+        chosen = [*(plan.spent_on(attack) for attack in attacks), *more]
+        found += cells(chosen, epsilon, modes=["eot"], n=plan.n, repeats=repeats, random=target.random)
     return list(dict.fromkeys(found))
 
 
@@ -247,11 +285,16 @@ def evaluate(
 
     records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3)
     for row in table(records): print(row.label, row.accuracy)
+
+    The suite "strong" chooses its modes and n itself.
     """
     target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    chosen = named_attacks(attacks, suite_name)
-    wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
     with writing(directory):
+        if suite_name == STRONG and not attacks:
+            wanted = strong_cells(target, epsilon, repeats=repeats, directory=directory, progress=progress)
+        else:
+            chosen = named_attacks(attacks, suite_name)
+            wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
         return attack_all(target, wanted, directory, progress=progress)
 
 

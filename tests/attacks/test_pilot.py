@@ -14,7 +14,6 @@ from graddiv.attacks.pilot import (
     gradient_noise,
     measured_cosine,
 )
-from graddiv.geometry import Linf
 from graddiv.networks import GaussianNetwork
 from graddiv.seeding import generator
 from tests.helpers import images, labels, network
@@ -93,7 +92,7 @@ def test_plans_buy_draws_where_gradients_are_noisy_and_never_all_the_steps() -> 
     assert choose(q=0.001, passes=400) == Plan(8, 50, starved=True)
     assert choose(q=0.001, passes=4000) == Plan(80, 50, starved=True)
     assert choose(q=0.0, passes=1) == Plan(1, 1, starved=True)
-    assert choose(q=0.001, passes=400).attack(Linf()) == StochasticPGD(m=50, memory="aggmo")
+    assert choose(q=0.001, passes=400).spent_on(StochasticPGD()) == StochasticPGD(m=50, memory="aggmo")
 
 
 def test_one_gradient_has_no_noise_to_measure() -> None:

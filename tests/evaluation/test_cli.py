@@ -16,7 +16,7 @@ from graddiv.attacks import Attack
 from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.experiment import parse
-from graddiv.records import read_all
+from graddiv.records import AttackRecord, read_all
 from graddiv.runs import Run
 
 SETTINGS = {
@@ -180,3 +180,10 @@ def test_checklist(run: Path) -> None:
     assert "verdict" in said
     written = json.loads((run / "records-quick" / "checklist.json").read_text())
     assert len(written["items"]) == 8
+
+
+def test_the_strong_suite_chooses_by_itself_how_many_models_it_sees(run: Path) -> None:
+    output = graddiv("attack", run, "--suite", "strong", "--passes", 8, "--examples", 3).output
+    assert "SPGD" in output
+    assert {record.kind for record in read_all(run / "records")} == {"attack", "gradient-noise"}
+    assert all(r.n * r.m <= 8 for r in read_all(run / "records") if isinstance(r, AttackRecord) and not r.is_clean)
