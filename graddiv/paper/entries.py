@@ -223,7 +223,8 @@ STUDY = (
         TRIO,
         (
             Render("accuracy-epsilon", ("curve",)),
-            Render("accuracy-table", ("curve",)),
+            Render("accuracy-table", ("curve", "strong")),
+            Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),
         ),
         seeds=(0, 1, 2, 3, 4),

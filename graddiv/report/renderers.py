@@ -11,7 +11,7 @@ from graddiv.report.figures import FIGURES
 from graddiv.report.grids import Grid, grid_of
 from graddiv.report.output import Figure, Table, save
 from graddiv.report.plan import Plan, PlanReader
-from graddiv.report.tables import accuracy_table, attack_table, checklist_table
+from graddiv.report.tables import accuracy_table, attack_table, checklist_table, gradient_noise_table
 
 ATTACK_TABLE = "attack-table"
 CHECKLIST_TABLE = "checklist"
@@ -19,6 +19,7 @@ CHECKLIST_TABLE = "checklist"
 RENDERERS: dict[str, Callable[[Comparison], Table] | Callable[[Comparison], Figure]] = {
     ATTACK_TABLE: attack_table,
     "accuracy-table": accuracy_table,
+    "gradient-noise": gradient_noise_table,
     CHECKLIST_TABLE: checklist_table,
     **FIGURES,
 }
