@@ -7,6 +7,7 @@ models that no attack saw, so that the command can be stopped and goes on where 
 strong/eot_pgd: robust accuracy under `strong` over that under EOT-PGD, at 400 passes.
 passes_to_match/eot_pgd: the share of EOT-PGD's 400 passes at which `strong` leaves no higher accuracy.
 exhaustive/strong: the cross-fitted Total of every contestant over that of `strong`, at 400 passes each.
+accuracy ...: what each contestant leaves right.
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,8 @@ from pathlib import Path
 
 from benchmarks.harness import parser, report
 from graddiv.attacks import APGD, ARC, PGD, Attack, Square, StochasticPGD
+from graddiv.attacks.peers import PEERS, PeerAttack, peers
+from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, attack_cell, target_of
 from graddiv.evaluation.strong import strong_plan
 from graddiv.performance import keep_memory
@@ -24,6 +27,9 @@ from graddiv.runs import Run
 NETWORKS = {name: Path("graddiv/paper/shipped") / name for name in ("adv-bnn", "adv-bnn+graddiv")}
 EPSILON = {"adv-bnn": 0.38, "adv-bnn+graddiv": 0.34}
 """Where EOT-PGD leaves about a third of the digits right."""
+
+STRONG = ("spgd", "spgd_ce")
+"""The suite `strong` on networks with infinitely many models."""
 
 PASSES = 400
 SHORTER = (25, 50, 100, 200)
@@ -39,6 +45,14 @@ class Contestant:
 
     def record(self, target: Target, epsilon: float, out: Path) -> AttackRecord:
         return attack_cell(target, Cell(self.attack, "eot", self.n, epsilon, 0), out)
+
+
+def _installed(library: str) -> list[PeerAttack]:
+    try:
+        return peers([library], "quick", m=20)
+    except GradDivError as missing:
+        print(f"  without {library}: {missing}")
+        return []
 
 
 def contestants(n: int, passes: int) -> dict[str, Contestant]:
@@ -65,6 +79,12 @@ def contestants(n: int, passes: int) -> dict[str, Contestant]:
         "spgd_kept": Contestant(StochasticPGD(m=max(1, m - 100 // (2 * n)), kept=5), n),
         "spgd_two_starts": spgd(steps=2, restarts=2),
         # a step of ARC costs 2 k + k^2 forwards and k backwards of its k members
+        **{
+            label: Contestant(peer, passes // 20)
+            for library in PEERS
+            for peer in _installed(library)
+            if (label := f"{library} {peer.algorithm.lower()}")
+        },
         "arc": Contestant(ARC(m=max(1, 2 * passes // (members**2 + 3 * members))), members),
     }
 
@@ -92,13 +112,19 @@ def compare(name: str, examples: int, out: Path, wanted: Sequence[str] = ()) -> 
     match = next(
         (p for p, each in shorter.items() if accuracy([left(each, f"spgd, {p} passes")]).mean <= reached), PASSES
     )
-    strong = accuracy([records["spgd"]]).mean
-    exhaustive = cross_fitted_total(list(records.values()))
+    strong = _total([records[label] for label in STRONG if label in records])
     return {
         f"strong/eot_pgd {name}": strong / reached,
         f"passes_to_match/eot_pgd {name}": match / PASSES,
-        f"exhaustive/strong {name}": sum(float(each.mean()) for each in exhaustive) / 2 / strong,
+        f"exhaustive/strong {name}": _total(list(records.values())) / strong,
+        f"accuracy strong {name}": strong,
+        **{f"accuracy {label} {name}": accuracy([record]).mean for label, record in records.items()},
     }
+
+
+def _total(records: Sequence[AttackRecord]) -> float:
+    """The cross-fitted Total, over both ways of choosing and scoring."""
+    return sum(float(verdict.mean()) for verdict in cross_fitted_total(records)) / 2
 
 
 def main() -> None:

@@ -23,6 +23,7 @@ from graddiv.evaluation.checklist import QUICK, Item
 from graddiv.evaluation.concentration import concentration_job, gradients_job, loss_increase_job, rotation_job
 from graddiv.evaluation.ensemble import ensemble_size_job
 from graddiv.evaluation.robustness import IMAGES, attack_job
+from graddiv.evaluation.strong import gradient_noise_job
 from graddiv.evaluation.target import Examples
 from graddiv.evaluation.transfer import transfer_job
 from graddiv.experiment import Experiment
@@ -221,6 +222,12 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     }
     concentration = {name: np.where(usable, values, np.nan).astype(np.float32) for name, values in measured.items()}
     write(concentration_job(of, out, n=100), {**concentration, "usable": usable})
+
+    q = (each**2 / (1 - each**2))[:, None] * np.array([1, 4], np.float32)
+    cosine = 1 / (1 + 1 / (20 * q))
+    lengths = {"mean_length": np.sqrt(q), "trace": np.ones_like(q), "q": q}
+    noise = {"rho": np.sqrt(q / (1 + q)), **lengths, "predicted": cosine, "measured": cosine * 0.99}
+    write(gradient_noise_job(of, out, epsilon=0.36), {name: a.astype(np.float32) for name, a in noise.items()})
 
     k, n, shown = 4, 30, 5
     centre = np.random.default_rng(1).normal(size=P)

@@ -14,7 +14,7 @@ from graddiv.errors import GradDivError
 from graddiv.records import table
 from graddiv.report.comparison import Comparison, NothingPublished, ReportRun, curves
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table, latex, latex_text, markdown, save, table_files
-from graddiv.report.tables import accuracy_table, attack_table, checklist_table
+from graddiv.report.tables import accuracy_table, attack_table, checklist_table, gradient_noise_table
 from tests.report import fake
 
 
@@ -225,6 +225,17 @@ def test_the_checklist(comparison: Comparison) -> None:
     assert "2 not run, 3 pass, 1 fail" in made.caption
     with pytest.raises(GradDivError, match="'graddiv checklist RUN'"):
         checklist_table(comparison.of(comparison.runs[:1]))
+
+
+def test_the_noise_of_gradients_is_told_at_both_places(comparison: Comparison) -> None:
+    made = gradient_noise_table(comparison)
+    assert [row[:2] for row in made.rows[:2]] == [("Adv-BNN", "clean x"), ("Adv-BNN", "attacked x")]
+    clean, attacked = (dict(zip(made.columns, row, strict=True)) for row in made.rows[:2])
+    assert float(attacked["q"]) == pytest.approx(4 * float(clean["q"]), rel=0.05)
+    assert float(clean["cosine predicted"]) == pytest.approx(float(clean["cosine measured"]), abs=0.02)
+    assert int(clean["draws for 0.9"]) > int(attacked["draws for 0.9"])
+    with pytest.raises(GradDivError, match="'graddiv measure RUN --what gradient-noise'"):
+        gradient_noise_table(comparison.of(comparison.runs[:1]))
 
 
 def test_no_attack_at_all_names_the_command(comparison: Comparison) -> None:
