@@ -222,7 +222,7 @@ STUDY = (
         "mnist",
         TRIO,
         (
-            Render("accuracy-epsilon", ("curve",)),
+            Render("accuracy-epsilon", ("curve", "strong")),
             Render("accuracy-table", ("curve", "strong")),
             Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),

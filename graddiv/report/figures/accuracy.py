@@ -37,6 +37,9 @@ PAPER: dict[str, Any] = {
 }
 """The paper's curves: faint and dashed behind ours, with hollow markers."""
 
+STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
+"""The curves of the strong adversary: dotted."""
+
 PAPERS_N = (1, 5, 10, 20)
 """Numbers of sample models for which the paper has values of EOT-PGD."""
 
@@ -68,11 +71,22 @@ def plot_papers(
     return [(run.method, "", "paper", x, accuracy, "", "") for x, accuracy in points]
 
 
-def _legend(swept: Curves, run_looks: Sequence[style.Look], papers: bool) -> list[Line2D]:
+def plot_strong(
+    axes: Axes, run: ReportRun, look: style.Look, points: Sequence[tuple[Any, Summary]]
+) -> list[tuple[object, ...]]:
+    """The curve of the strong adversary, in the method's colour; the points drawn."""
+    rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
+    x, accuracy, *_ = zip(*rows, strict=True)
+    axes.plot(x, accuracy, color=look.colour, **STRONG)
+    return [(run.method, run.lam, "strong", *row) for row in rows]
+
+
+def _legend(swept: Curves, run_looks: Sequence[style.Look], papers: bool, strong: Curves | None = None) -> list[Line2D]:
     runs = [run for run, _ in swept.of_runs]
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
-    theirs = handle(style.Look(style.GREY, "o", style.DASHED), "the paper's values", **PAPER)
-    return [*handles, *([theirs] if papers else [])]
+    grey = style.Look(style.GREY, "o", style.DASHED)
+    theirs = [handle(grey, "the paper's values", **PAPER)] if papers else []
+    return [*handles, *theirs, *([handle(grey, "EOT-SPGD, as many passes", **STRONG)] if strong else [])]
 
 
 def _setting(swept: Curves) -> str:
@@ -97,14 +111,20 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
         papers += plot_papers(axes, run, look, theirs)
         rows += plot_accuracy(axes, run, look, from_clean(run, points))
+    strong = curves(comparison, "epsilon", "SPGD")
+    for run, points in strong.of_runs if strong else ():
+        look = next(look for (each, _), look in zip(swept.of_runs, run_looks, strict=True) if each.path == run.path)
+        rows += plot_strong(axes, run, look, points)
     _percent(axes, style.EPSILON)
     if comparison.epsilon:
         _mark_training(axes, comparison.epsilon)
-    legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
+    legend_below(figure, _legend(swept, run_looks, bool(papers), strong), 2)
     bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
     trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
     if trainings:
         bands += f" Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots."
+    if strong:
+        bands += f" Dotted: EOT-SPGD with n = {strong.fixed['n']}, m = {strong.fixed['m']}."
     theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.published.origin()}" if papers else ""
     return Figure(
         name="accuracy-epsilon",
