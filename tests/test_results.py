@@ -1,6 +1,7 @@
 """The committed evidence: drawn again it is the same, and the numbers in README and docs are its numbers."""
 
 import csv
+import json
 import re
 from pathlib import Path
 
@@ -44,6 +45,16 @@ def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins
     numbers = re.findall(r"(\d+\.\d)(?= %| →| to \d+\.\d %)", part)
     assert numbers
     assert set(numbers) <= shown()
+
+
+def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
+    stored = json.loads((ROOT / "benchmarks" / "results" / "strength.json").read_text())
+    text = (ROOT / "docs" / "adversaries.md").read_text()
+    rows = re.findall(r"^\|[^|]*\| (\d+\.\d) \| (\d+\.\d) \|$", text, re.MULTILINE)
+    accuracies = {name: value for name, value in stored.items() if name.startswith("accuracy ")}
+    for i, network in enumerate(("adv-bnn", "adv-bnn+graddiv")):
+        of_network = [f"{100 * value:.1f}" for name, value in accuracies.items() if name.endswith(f" {network}")]
+        assert sorted(row[i] for row in rows) == sorted(of_network)
 
 
 def test_the_findings_show_the_table_as_it_was_drawn() -> None:
