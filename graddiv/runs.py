@@ -209,7 +209,7 @@ def network_part(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
 
 def network_of(path: Path) -> "dict[str, Tensor]":
     """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
-    return Run(path).state() if path.is_dir() else store.read_state(path)
+    return Run(path).state() if store.is_directory(path) else store.read_state(path)
 
 
 def starting_point(path: Path) -> dict[str, str]:

@@ -17,16 +17,26 @@ PACKAGE = Path(__file__).resolve().parent.parent
 """What lies below it came with the package."""
 
 
+class MissingFileError(GradDivError):
+    """There is no file of this name."""
+
+
 def read(path: Path, limit: int = LARGEST) -> bytes:
     """Return the content of a regular file of at most `limit` bytes."""
     try:
         # without O_NONBLOCK, opening a FIFO waits until somebody writes into it
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            about = os.fstat(file.fileno())
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            about = os.fstat(handle)
             fits = stat.S_ISREG(about.st_mode) and about.st_size <= limit
-            content = file.read() if fits else b""
+            content = b""
+            if fits:
+                with open(handle, "rb", closefd=False) as file:
+                    content = file.read()
+        finally:
+            os.close(handle)
     except FileNotFoundError:
-        raise GradDivError(f"there is no {path}") from None
+        raise MissingFileError(f"there is no {path}") from None
     except (OSError, ValueError, MemoryError) as error:
         raise GradDivError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if not stat.S_ISREG(about.st_mode):
@@ -74,6 +84,14 @@ def writes_to(path: Path, kept: str = "") -> Iterator[None]:
         yield
     except OSError as error:
         raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
+
+
+def is_directory(path: Path) -> bool:
+    """Whether there is a directory of this name, which may be one that no file can have."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 def make_directory(path: Path) -> None:

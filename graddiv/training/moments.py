@@ -31,10 +31,10 @@ def restore_moments(
     The description lists them; in checkpoints of earlier versions, which do not, every parameter must have its own.
     """
     parameters = {name: p for name, p in module.named_parameters() if p.requires_grad}
-    expected = description.get("moments", [f"adam.{moment}.{name}" for name in parameters for moment in MOMENTS])
+    listed = description.get("moments", [f"adam.{moment}.{name}" for name in parameters for moment in MOMENTS])
+    expected = set(map(str, listed)) if isinstance(listed, list) else set()
     found = {name for name in tensors if name.startswith("adam.")}
-    if not isinstance(expected, list) or found != set(map(str, expected)):
-        odd = sorted(found.symmetric_difference(map(str, expected)))
+    if odd := sorted(found ^ expected):
         raise GradDivError(f"{path} is damaged: the moments of Adam are not complete, see {', '.join(odd[:3])}")
     for name, parameter in parameters.items():
         wanted = {"step": torch.zeros(()), "exp_avg": parameter, "exp_avg_sq": parameter}
