@@ -63,7 +63,7 @@ def _options(
 
 def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit code 2."""
-    _use_utf_8()
+    _prepare_output()
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         app()
@@ -90,14 +90,17 @@ def _complain(sentence: str, code: int = 2) -> None:
     os._exit(code)  # the output cannot be written, and Python would say so at length
 
 
-def _use_utf_8() -> None:
-    """Print signs beyond ASCII in every locale: as UTF-8 in that of ASCII, elsewhere as it has them or as "?"."""
+def _prepare_output() -> None:
+    """Print each line when it is written, also into a pipe, and signs beyond ASCII in every locale.
+
+    They are UTF-8 where the locale is that of ASCII, elsewhere as it has them, or else "?".
+    """
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             if codecs.lookup(stream.encoding).name == "ascii":
-                stream.reconfigure(encoding="utf-8", errors="surrogateescape")
+                stream.reconfigure(encoding="utf-8", errors="surrogateescape", line_buffering=True)
             else:
-                stream.reconfigure(errors="replace")
+                stream.reconfigure(errors="replace", line_buffering=True)
 
 
 def _show_warning(
