@@ -12,13 +12,14 @@ from graddiv.store.documents import (
     write_json,
     write_once_or_match,
 )
-from graddiv.store.files import MissingFileError, is_directory, make_directory, read, read_text, write
+from graddiv.store.files import WITHOUT_CHECKSUM, MissingFileError, is_directory, make_directory, read, read_text, write
 from graddiv.store.locks import LOCK, file_lock, is_locked, locked
 from graddiv.store.logs import Log, check_size, read_log
 from graddiv.store.tensors import read_arrays, read_state, read_tensors, write_arrays, write_tensors
 
 __all__ = [
     "LOCK",
+    "WITHOUT_CHECKSUM",
     "Log",
     "MissingFileError",
     "check_size",

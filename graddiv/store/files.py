@@ -102,16 +102,16 @@ def make_directory(path: Path) -> None:
         raise GradDivError(f"cannot make the directory {path}: {error.strerror}") from error
 
 
-class _Warned:
-    """Whether the user has heard that files from before have no checksum: once is enough."""
-
-    already = False
+WITHOUT_CHECKSUM: set[Path] = set()
+"""The files that were read so far and have no checksum."""
 
 
-def warn_of_missing_checksum(path: Path) -> None:
-    """Say, once, that damage to this file could not be noticed; what came with the package is known to be whole."""
-    if not _Warned.already and PACKAGE not in path.resolve().parents:
-        _Warned.already = True
+def note_missing_checksum(path: Path) -> None:
+    """Say, of the first such file, that damage to it could not be noticed; what came with the package is known."""
+    first, shipped = not WITHOUT_CHECKSUM, PACKAGE in path.resolve().parents
+    if not shipped:
+        WITHOUT_CHECKSUM.add(path)
+    if first and not shipped:
         warnings.warn(
             f"{path} was written before files had checksums, as others may have been: it is read, but damage to it "
             "would not be noticed",

@@ -79,7 +79,7 @@ def read_log(path: Path, size: int | None = None) -> list[dict[str, Any]]:
     if _is_intact(digest, rest[:-1]) or (size is not None and rest):
         raise _damaged(path, len(lines) + 1)
     if found and not with_checksum:
-        files.warn_of_missing_checksum(path)
+        files.note_missing_checksum(path)
     return found
 
 

@@ -92,7 +92,7 @@ def _read(path: Path) -> tuple[bytes, dict[str, Any]]:
     if metadata.keys() == {DESCRIPTION, CHECKSUM}:
         _verify(content, metadata[CHECKSUM], path)
     elif metadata.keys() == {DESCRIPTION}:
-        files.warn_of_missing_checksum(path)
+        files.note_missing_checksum(path)
     else:
         raise GradDivError(f"{path} is not a file that graddiv wrote")
     return content, parse_json(str(metadata[DESCRIPTION]), str(path))
