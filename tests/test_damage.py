@@ -5,21 +5,29 @@ import os
 import random
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from graddiv import store
+from graddiv.attacks import PGD
+from graddiv.data import load
 from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.evaluation import evaluate
+from graddiv.paper.shipped import shipped
 from graddiv.records import Record, read_all
 from graddiv.runs import Run
-from graddiv.store import files
+from graddiv.store import files, tensors
 from graddiv.training import train
 from tests.fake_records import arrays, description
 from tests.fuzz.damage import flip_a_bit
 from tests.fuzz.subjects import SUBJECTS
+from tests.helpers import no_type_checks
 from tests.training.helpers import loader, tiny
 
 EXPERIMENT = tiny("mnist/adv-bnn+graddiv", "training.epochs=2")
@@ -93,14 +101,14 @@ def test_swapped_and_retagged_tensors_are_noticed(record: Path, run: Run) -> Non
 
 
 def test_a_training_does_not_go_on_without_its_moments(run: Run) -> None:
-    tensors, about = store.read_tensors(run.last_checkpoint)
+    state, about = store.read_tensors(run.last_checkpoint)
     about["progress"]["step"] -= 1
-    kept = {name: t for name, t in tensors.items() if name != "adam.exp_avg_sq.module.0.weight"}
+    kept = {name: t for name, t in state.items() if name != "adam.exp_avg_sq.module.0.weight"}
     for listed in (about, {"progress": about["progress"]}):
         store.write_tensors(run.last_checkpoint, kept, listed)
         with pytest.raises(GradDivError, match=r"moments of Adam are not complete, see adam\.exp_avg_sq\.module\.0"):
             train(EXPERIMENT, run.path)
-    odd = {**tensors, "adam.exp_avg.module.0.weight": torch.zeros(3)}
+    odd = {**state, "adam.exp_avg.module.0.weight": torch.zeros(3)}
     store.write_tensors(run.last_checkpoint, odd, about)
     with pytest.raises(GradDivError, match=r"adam\.exp_avg\.module\.0\.weight has shape \(3,\) there"):
         train(EXPERIMENT, run.path)
@@ -176,3 +184,29 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
         )
         assert (done.returncode, done.stderr) == (0, b"")
     assert "±".encode() in done.stdout
+
+
+@pytest.mark.slow
+def test_checksums_cost_less_than_a_hundredth_of_an_evaluation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EOT-PGD on a small network is a hard case: the larger the network and the attack, the smaller their share."""
+    spent = 0.0
+
+    def timed(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any) -> Any:
+            nonlocal spent
+            begun = time.process_time()
+            result = function(*arguments)
+            spent += time.process_time() - begun
+            return result
+
+        return call
+
+    for name in ("_with_description", "_verify"):
+        monkeypatch.setattr(tensors, name, timed(getattr(tensors, name)))
+    F, data = shipped("adv-bnn").network(), load("mnist-mini", "test").take(slice(0, 40))
+    begun = time.process_time()
+    with no_type_checks():
+        evaluate(F, data, epsilon=0.2, attacks=[PGD(m=5)], modes=["eot"], n=5, batch=20, directory=tmp_path)
+    share = spent / (time.process_time() - begun)
+    print(f"checksums took {100 * share:.3f} % of the evaluation")
+    assert 0 < share < 0.01
