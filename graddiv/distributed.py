@@ -1,4 +1,4 @@
-"""One process or many: `torchrun --nproc-per-node N -m graddiv train ...` shares every batch among N processes."""
+"""One process or many: `torchrun --nproc-per-node N -m graddiv -- train ...` shares every batch among N of them."""
 
 import os
 from collections.abc import Iterator
@@ -102,9 +102,24 @@ def join_processes(device: str | None = None) -> Iterator[Process]:
         distributed.init_process_group("nccl" if where.type == "cuda" else "gloo", timeout=timedelta(minutes=10))
     try:
         yield Process(distributed.get_rank(), size, where)
+    except RuntimeError as error:
+        if not _is_of_a_lost_process(error):
+            raise
+        raise GradDivError(
+            f"process {os.environ.get('RANK', '?')} of {size} stops, since another one was lost: "
+            "the same command goes on where they stopped, also with another number of processes"
+        ) from error
     finally:
-        if not joined:
+        if not joined and distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _is_of_a_lost_process(error: RuntimeError) -> bool:
+    """Whether this is what gloo and NCCL say when they no longer hear of another process."""
+    if isinstance(error, distributed.DistError):
+        return True
+    said = str(error)
+    return any(sign in said for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/transport"))
 
 
 def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:

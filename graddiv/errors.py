@@ -1,4 +1,4 @@
-"""The one exception a user's mistake raises."""
+"""The one exception a user's mistake raises, and the one warning."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -9,6 +9,10 @@ class GradDivError(ValueError):
 
     The command line prints it without a traceback and exits with 2.
     """
+
+
+class GradDivWarning(UserWarning):
+    """Something the user should know about the result, which is computed nevertheless."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> GradDivError:

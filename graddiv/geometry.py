@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float, Float64, Shaped
+from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
 
 
@@ -36,6 +36,15 @@ class Geometry(ABC):
         return (x0 + self.clip(x - x0, epsilon)).clamp(*self.bounds)
 
     @abstractmethod
+    def shrink(
+        self, x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], epsilon: Float64[Tensor, " b"]
+    ) -> Float[Tensor, "b ..."]:
+        """Move projected points that rounding has left outside the ball inside: |x - x0|_p <= epsilon in exact terms.
+
+        `epsilon` is the number that was asked for, which the type of x may not have: 0.3 in float32 is above 0.3.
+        """
+
+    @abstractmethod
     def clip(self, delta: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
         """Return the perturbation nearest to delta with |delta|_p <= epsilon."""
 
@@ -60,6 +69,14 @@ class Linf(Geometry):
         radius = per_example(epsilon, delta)
         return delta.clamp(-radius, radius)
 
+    def shrink(
+        self, x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], epsilon: Float64[Tensor, " b"]
+    ) -> Float[Tensor, "b ..."]:
+        radius = per_example(epsilon, x)
+        edge = (x0.double() + radius * (x - x0).sign()).to(x.dtype)
+        x = torch.where(_is_beyond(x, x0, radius), edge, x)
+        return torch.where(_is_beyond(x, x0, radius), torch.nextafter(x, x0), x)
+
     def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
         return per_example(alpha, g) * g.sign()
 
@@ -80,6 +97,20 @@ class L2(Geometry):
         length = self.norm(delta)
         return delta * per_example(torch.where(length > epsilon, epsilon / length, 1.0), delta)
 
+    def shrink(
+        self, x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], epsilon: Float64[Tensor, " b"]
+    ) -> Float[Tensor, "b ..."]:
+        wide, part = x0.double(), torch.finfo(x.dtype).eps
+        # the sum of d squares is good to d roundings
+        limit = epsilon * (1 - x[0].numel() * torch.finfo(torch.float64).eps)
+        while part < 1:
+            delta = x.double() - wide
+            beyond = per_example((self.norm(delta) > limit) & (delta != 0).flatten(1).any(1), x)
+            if not beyond.any():
+                return x
+            x, part = torch.where(beyond, (wide + delta * (1 - part)).to(x.dtype), x), 2 * part
+        return torch.where(beyond, x0, x)
+
     def steepest(self, g: Float[Tensor, "b ..."], alpha: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
         largest = g.flatten(1).abs().amax(1)  # keeps the squares of tiny gradients from underflowing
         g = g / per_example(torch.where(largest > 0, largest, 1.0), g)
@@ -91,6 +122,17 @@ class L2(Geometry):
         normal = torch.special.ndtri(u.clamp(2**-54, 1 - 2**-53)).to(x0.dtype).reshape(x0.shape)
         radius = epsilon * (u.sum(1) % 1).pow(1 / u.shape[1]).to(x0.dtype)  # a sum of uniforms mod 1 is uniform
         return self.project(x0 + self.steepest(normal, radius), x0, epsilon)
+
+
+def _is_beyond(
+    x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], radius: Float64[Tensor, "b ..."]
+) -> Bool[Tensor, "b ..."]:
+    """|x - x0| > radius in exact arithmetic: where the rounded difference is the radius, what was rounded decides."""
+    a, b = x.double(), x0.double()
+    difference = a - b
+    part = difference - a
+    lost = (a - (difference - part)) - (b + part)  # Knuth: a - b = difference + lost, exactly
+    return (difference.abs() > radius) | ((difference.abs() == radius) & (lost * difference.sign() > 0))
 
 
 def per_example(values: Shaped[Tensor, " b"], like: Shaped[Tensor, "b ..."]) -> Shaped[Tensor, "b ..."]:

@@ -44,6 +44,10 @@ def _own(z: Tensor, y: Tensor) -> Tensor:
 
 def _others(z: Tensor, y: Tensor) -> Tensor:
     """Return the logits with -inf in the place of the true class."""
+    if z.shape[1] < 2:
+        raise GradDivError(
+            f"the network has {z.shape[1]} class, expected at least 2: a single output z stands for the logits 0 and z"
+        )
     if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
         raise GradDivError(
             f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"

@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,6 +22,27 @@ FORMAT = 1
 
 CHECKLIST = "checklist.json"
 """The verdicts of the checklist, in the directory of the records that they are drawn from."""
+
+
+@dataclass
+class TrainingPosition:
+    """Where training is; with theta and the moments, all there is to know."""
+
+    step: int = 0
+    sums: dict[str, float] = field(default_factory=dict)
+    """Of the terms of the loss, since the epoch began."""
+    log_size: int = 0
+
+    @classmethod
+    def of(cls, description: Mapping[str, Any], path: Path) -> "TrainingPosition":
+        """What the checkpoint at `path` says of itself."""
+        match description.get("progress"):
+            case {"step": int(step), "sums": dict(sums), "log_size": int(log_size), **others} if (
+                not others and step >= 0 and log_size >= 0 and all(isinstance(s, float | int) for s in sums.values())
+            ):
+                return cls(step, sums, log_size)
+            case found:
+                raise GradDivError(f"{path} says of its progress {found!r:.80}, expected step, sums and log_size")
 
 
 @dataclass(frozen=True)
@@ -106,7 +127,10 @@ class Run:
 
     def check_format(self) -> None:
         """Refuse a directory that a later version made."""
-        if self.version_file.exists() and (found := store.read_json(self.version_file)["format"]) > FORMAT:
+        found = store.read_json(self.version_file).get("format") if self.version_file.exists() else FORMAT
+        if not isinstance(found, int):
+            raise GradDivError(f"{self.version_file} says that the format is {found!r}, expected a number")
+        if found > FORMAT:
             raise GradDivError(
                 f"{self.path} has format {found}, but this version of graddiv knows none above {FORMAT}: "
                 "use the newer version that made it, or choose another directory with --out"
@@ -123,7 +147,7 @@ class Run:
     @property
     def log(self) -> list[dict[str, Any]]:
         """The lines of the log so far."""
-        return store.read_log(self.log_file)
+        return self._lines()
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -133,7 +157,7 @@ class Run:
     @property
     def epochs_done(self) -> int:
         """How many epochs training has behind it; 0 where it has not begun."""
-        return max((int(line["epoch"]) for line in self.epochs), default=0) if self.log_file.exists() else 0
+        return max((line["epoch"] for line in self.epochs), default=0) if self.log_file.exists() else 0
 
     @property
     def finished(self) -> bool:
@@ -149,7 +173,8 @@ class Run:
         path = self.last_checkpoint if epoch is None else self.checkpoint(epoch)
         experiment = self.experiment
         tensors, state = store.read_tensors(path)
-        done = self._epochs_at(state["progress"]["log_size"])
+        lines = self._lines(TrainingPosition.of(state, path).log_size)
+        done = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0)
         if epoch is None and done < experiment.epochs:
             raise GradDivError(
                 f"{self.path} is not trained to its end, but to epoch {done} of {experiment.epochs}: "
@@ -159,11 +184,16 @@ class Run:
         load_state(F, network_part(tensors), path)
         return F.eval()
 
-    def _epochs_at(self, log_size: int) -> int:
-        """How many epochs were over when the log had so many bytes: when a checkpoint was taken."""
-        store.check_size(self.log_file, log_size)
-        lines = store.read_log(self.log_file, log_size)
-        return max((int(line["epoch"]) for line in lines if line["event"] == "epoch"), default=0)
+    def _lines(self, size: int | None = None) -> list[dict[str, Any]]:
+        """The lines of the log, or those that it had when it was of this size: when a checkpoint was taken."""
+        lines = store.read_log(self.log_file, size)
+        for number, line in enumerate(lines, 1):
+            event = line.get("event")
+            values = [value for key, value in line.items() if key != "event"]
+            numbers = type(line.get("epoch")) is int and all(isinstance(value, int | float) for value in values)
+            if not isinstance(event, str) or (event == "epoch" and not numbers):
+                raise GradDivError(f"{self.log_file}: line {number} is {line!r:.80}, expected an event, or an epoch")
+        return lines
 
     def state(self) -> "dict[str, Tensor]":
         """The network's parameters and buffers as the last checkpoint has them."""
@@ -179,7 +209,7 @@ def network_part(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
 
 def network_of(path: Path) -> "dict[str, Tensor]":
     """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
-    return Run(path).state() if path.is_dir() else store.read_state(path)
+    return Run(path).state() if store.is_directory(path) else store.read_state(path)
 
 
 def starting_point(path: Path) -> dict[str, str]:
@@ -201,9 +231,16 @@ def load_state(F: "RandomizedNetwork", state: "Mapping[str, Tensor]", path: Path
     """Give F these parameters and buffers, which `path` holds."""
     wanted = F.state_dict()
     for name in [*wanted, *state]:
-        found, expected = (tuple(t[name].shape) if name in t else None for t in (state, wanted))
-        if found != expected:
-            raise GradDivError(
-                f"{path} belongs to another network: {name} has shape {found} there, expected {expected}"
-            )
+        check_tensor(name, state.get(name), wanted.get(name), path)
     F.load_state_dict(state)
+
+
+def check_tensor(name: str, found: "Tensor | None", wanted: "Tensor | None", path: Path) -> None:
+    """Refuse a tensor of another shape or type than is wanted; archives keep parameters in half precision."""
+    import torch
+
+    if found is None or wanted is None or found.shape != wanted.shape:
+        shape, expected = (None if t is None else tuple(t.shape) for t in (found, wanted))
+        raise GradDivError(f"{path} belongs to another network: {name} has shape {shape} there, expected {expected}")
+    if found.dtype != wanted.dtype and not (found.dtype == torch.float16 and wanted.is_floating_point()):
+        raise GradDivError(f"{path}: {name} is of type {found.dtype}, expected {wanted.dtype}")

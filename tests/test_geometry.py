@@ -1,3 +1,5 @@
+from fractions import Fraction
+
 import pytest
 import torch
 from hypothesis import given
@@ -52,3 +54,32 @@ def test_random_starts_are_uniform_in_the_ball(geometry: Geometry) -> None:
     assert volume.mean().item() == pytest.approx(0.5, abs=0.02)
     assert volume.var().item() == pytest.approx(1 / 12, abs=0.006)
     assert x.mean(0).abs().max() < 0.06
+
+
+def exactly(x: Tensor) -> list[list[Fraction]]:
+    return [[Fraction(value) for value in row] for row in x.flatten(1).tolist()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("epsilon", [0.3, 0.1, 8 / 255, 0.031, 1e-9, 0.0])
+@pytest.mark.parametrize("geometry", [Linf(), L2()], ids=lambda geometry: geometry.name)
+def test_shrunk_points_are_within_epsilon_in_exact_arithmetic(
+    geometry: Geometry, epsilon: float, dtype: torch.dtype
+) -> None:
+    g = generator(0)
+    x0 = torch.rand(40, 30, generator=g, dtype=dtype)
+    x0[::3] = (x0[::3] * 255).round() / 255
+    x0[1] = epsilon  # so that x0 - epsilon is next to 0, where floating-point numbers are dense
+    radius = torch.full((40,), epsilon, dtype=torch.float64)
+    pushed = x0 + 2 * (torch.rand(x0.shape, generator=g, dtype=dtype) - 0.5)
+    projected = geometry.project(pushed, x0, radius.to(dtype))
+    x = geometry.shrink(projected, x0, radius)
+    for row, row0 in zip(exactly(x), exactly(x0), strict=True):
+        moved = [abs(a - b) for a, b in zip(row, row0, strict=True)]
+        if geometry.name == "Linf":
+            assert max(moved) <= Fraction(epsilon)
+        else:
+            assert sum(m * m for m in moved) <= Fraction(epsilon) ** 2
+    assert x.min() >= 0
+    assert x.max() <= 1
+    assert (x - projected).abs().max() <= 1e-6  # no farther than rounding makes necessary

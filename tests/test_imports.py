@@ -118,6 +118,18 @@ def test_no_file_is_too_long() -> None:
     assert {name: count for name, count in lines.items() if count > LONGEST} == {}
 
 
+def test_texts_are_read_and_written_as_utf_8() -> None:
+    """Whatever the locale: a call that does not name the encoding would take that of the locale."""
+    for name, path in FILES.items():
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            text = ast.unparse(node) if isinstance(node, ast.Call) else ""
+            called = text.partition("(")[0].rpartition(".")[2]
+            if called in ("read_text", "write_text"):
+                assert "encoding=" in text or text.startswith(("store.", "files.")), (name, text)
+            if called in ("open", "fdopen") and not text.startswith(("os.open(", "tarfile.open(")):
+                assert "b'" in text, (name, text)  # bytes, not text
+
+
 def run(code: str) -> str:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
 

@@ -121,5 +121,5 @@ def test_mistakes(name: str, scale: str, overrides: tuple[str, ...], message: st
 
 def test_a_file_that_is_no_toml(tmp_path: Path) -> None:
     (tmp_path / "it.toml").write_text("a = = 1")
-    with pytest.raises(GradDivError, match=r"cannot read the recipe .*it\.toml: Invalid value"):
+    with pytest.raises(GradDivError, match=r"cannot read .*it\.toml as TOML: Invalid value"):
         recipe(str(tmp_path / "it.toml"))

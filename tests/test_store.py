@@ -72,7 +72,7 @@ def test_tensors_and_arrays_come_back_with_their_description(tmp_path: Path) -> 
     assert found.keys() == tensors.keys()
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
     arrays = {"flags": np.array([True, False]), "wide": np.arange(6).reshape(2, 3).T}
-    store.write_arrays(tmp_path / "a", arrays, None)
+    store.write_arrays(tmp_path / "a", arrays, {})
     read, _ = store.read_arrays(tmp_path / "a")
     assert all(np.array_equal(read[name], arrays[name]) for name in arrays)
 

@@ -1,4 +1,5 @@
 import csv
+from itertools import permutations
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from graddiv.experiment import Experiment
 from graddiv.recipes import radius, recipe
 from graddiv.training.loop import DivergedError
 from graddiv.tuning import Judge, Result, Search, queue, trials, tune
+from tests.test_store import room
 from tests.training.helpers import random_data, tiny
 
 JUDGE = Judge(epsilon=0.1, n=2, m=2, examples=6)
@@ -182,3 +184,26 @@ def test_mistakes(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(GradDivError, match="was started by torchrun: start it several times with one --storage"):
         tune(EXPERIMENT, tmp_path, GRID, JUDGE)
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://user:secret@localhost:6379", "mysql://user:secret@nowhere/name", "x://user:secret@h", "nonsense"]
+)
+def test_a_storage_that_cannot_be_used_is_named_without_its_password(url: str, watch: Watch, tmp_path: Path) -> None:
+    with pytest.raises(GradDivError, match="cannot use the storage") as refused:
+        tune(EXPERIMENT, tmp_path, GRID, JUDGE, storage=url)
+    assert "secret" not in str(refused.value)
+
+
+def test_a_full_disk_is_told(watch: Watch, tmp_path: Path) -> None:
+    with room(0), pytest.raises(GradDivError, match=r"cannot write .*\.queue: File too large"):
+        tune(EXPERIMENT, tmp_path, GRID, JUDGE)
+    tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE)
+    with room(1000), pytest.raises(GradDivError, match=r"cannot use the storage 'sqlite:.*disk"):
+        tune(EXPERIMENT, tmp_path, GRID, JUDGE)
+
+
+def test_equals_are_ranked_by_their_settings() -> None:
+    tied = [Result(name, lam, 0.9, 0.5, 0.1) for name, lam in (("mean", 0.1), ("dpp", 1.0), ("dpp", 0.1))]
+    ranked = [Result("dpp", 0.1, 0.9, 0.5, 0.1), Result("mean", 0.1, 0.9, 0.5, 0.1), Result("dpp", 1.0, 0.9, 0.5, 0.1)]
+    assert all(sorted(order, key=queue._rank) == ranked for order in permutations(tied))

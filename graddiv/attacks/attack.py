@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from graddiv.attacks.views import View, as_view
 from graddiv.errors import GradDivError
 from graddiv.geometry import Geometry, Linf, per_example
+from graddiv.networks.inputs import HALF, check_takes, plain
 from graddiv.seeding import fold, uniform
 
 IterationListener = Callable[[int, int], None]
@@ -104,7 +105,7 @@ class Attack(ABC):
         ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
         progress: called after each iteration.
         """
-        view, x0 = as_view(view), x0.detach()
+        view, x0, y = self._taken(view, x0, y)
         radius = self._checked(x0, y, epsilon)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids
         if len(x0) == 0:
@@ -126,7 +127,19 @@ class Attack(ABC):
             loss = view.loss(RESCORE, x, y, self.objective)
             better = loss > best_loss
             best, best_loss = torch.where(per_example(better, x), x, best), torch.where(better, loss, best_loss)
-        return self.geometry.project(best, x0, radius)
+        exact = torch.as_tensor(epsilon, dtype=torch.float64, device=x0.device).expand(len(x0))
+        return self.geometry.shrink(self.geometry.project(best, x0, radius), x0, exact)
+
+    def _taken(self, view: View | nn.Module, x0: Tensor, y: Tensor) -> tuple[View, Tensor, Tensor]:
+        """Return view, images and labels in the form in which attacks use them, once they fit together."""
+        view, x0, y = as_view(view), plain("x", x0), plain("y", y)
+        if not x0.is_floating_point() or x0.dtype in HALF:
+            raise GradDivError(f"x is of {x0.dtype}, expected float32 or float64: convert it with x.float()")
+        if x0.device != y.device:
+            raise GradDivError(f"x lies on {x0.device} and y on {y.device}: move one of them")
+        if isinstance(F := getattr(view, "F", None), nn.Module):
+            check_takes(F, x0)
+        return view, x0, y
 
     def _checked(self, x0: Tensor, y: Tensor, epsilon: float | Tensor) -> Float[Tensor, " b"]:
         """Check all arguments, and return the radius of each example."""

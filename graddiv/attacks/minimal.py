@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule
-from graddiv.attacks.views import View, as_view
+from graddiv.attacks.views import View
 from graddiv.geometry import Geometry, per_example
 from graddiv.losses import margin
 
@@ -87,7 +87,7 @@ class MinimalAttack(Attack):
 
         Returns x0 itself where it is misclassified already, and the point of highest margin where none is adversarial.
         """
-        view, x0 = as_view(view), x0.detach()
+        view, x0, y = self._taken(view, x0, y)
         radius = torch.full_like(self._checked(x0, y, 0.0), math.inf)
         if len(x0) == 0:
             return x0.clone()

@@ -10,17 +10,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice, repeat
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
-from graddiv.directions.gradients import MeanGradient, check_finite, check_mode, input_gradient, mean_gradient
+from graddiv.directions.gradients import (
+    MeanGradient,
+    check_finite,
+    check_mode,
+    derivative,
+    input_gradient,
+    mean_gradient,
+)
 from graddiv.directions.objectives import Members, attack_objective
 from graddiv.errors import GradDivError
 from graddiv.losses import margin
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks.inputs import logits_of
 from graddiv.seeding import fold
 
 
@@ -117,7 +126,7 @@ class View(ABC):
                 margin(z.detach(), y)  # raises an error for labels that are no class, which the modulo would hide
                 turned = z.gather(1, (y[:, None] + torch.arange(z.shape[1], device=y.device)) % z.shape[1])
                 gap = turned[:, 1:] - turned[:, :1]
-                columns = [torch.autograd.grad(column.sum(), point, retain_graph=True)[0] for column in gap.unbind(1)]
+                columns = [derivative(column.sum(), point, retain_graph=True) for column in gap.unbind(1)]
                 gaps, gradients = gaps + weight * gap.detach(), gradients + weight * torch.stack(columns, 1)
                 n += 1
                 self.cost.backwards += len(columns)
@@ -143,12 +152,12 @@ class View(ABC):
                 total, n = total + weight * z.detach(), n + 1
             margins = margin(total / n, y)
             rival = total.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
-            (gradient,) = torch.autograd.grad(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
+            gradient = derivative(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
             for f, weight in islice(self._weighted(k), n - 1):
                 point = x.detach().requires_grad_()
                 z = f(point)
                 rise = weight * (z.gather(1, rival) - z.gather(1, own)).sum()
-                gradient = gradient + torch.autograd.grad(rise, point)[0]
+                gradient = gradient + derivative(rise, point)
         check_finite(gradient.flatten(1).abs().sum(1))
         return margins, gradient / n
 
@@ -297,7 +306,8 @@ class Given(View):
         super().__init__()
         if not models:
             raise GradDivError("there are 0 models, expected at least one to attack")
-        self.models, self.n = list(models), len(models)
+        self.n = len(models)
+        self.models: list[SampleModel] = [partial(_logits, f) for f in models]
 
     @property
     def random(self) -> bool:
@@ -320,6 +330,11 @@ class _HeldView(Given):
 
     def _running_statistics(self) -> AbstractContextManager[None]:
         return self.parent._running_statistics()
+
+
+def _logits(f: SampleModel, x: Tensor) -> Tensor:
+    """f(x), once it is sure that these are logits: models that were given may be any function."""
+    return logits_of(f(x), getattr(f, "__name__", type(f).__name__), len(x))
 
 
 def as_view(target: View | nn.Module) -> View:

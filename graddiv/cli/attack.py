@@ -44,8 +44,11 @@ def attack(
         str, typer.Option(help="fixed, eot1, eot: how the adversary sees the network.")
     ] = "fixed,eot1,eot",
     epsilon: Epsilon = "",
-    n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
-    m: Annotated[int | None, typer.Option(help="Iterations of all attacks but FGSM; the suite's if not given.")] = None,
+    n: Annotated[int, typer.Option("--n", "--models", help="Sample models at each iteration of EOT.")] = 10,
+    m: Annotated[
+        int | None,
+        typer.Option("--m", "--iterations", help="Iterations of all attacks but FGSM; the suite's if not given."),
+    ] = None,
     passes: Annotated[
         int, typer.Option(help="Of the suite strong: forward and backward passes of each attack for an image.")
     ] = 400,
@@ -76,7 +79,10 @@ def attack(
 
     Success is judged afterwards, by an ensemble of 20 sample models the attack never saw.  Every number comes from
     records, example by example, below RUN/records; the same command again goes on where it stopped, and only
-    computes what is missing.  Several processes share the work: torchrun --nproc-per-node N -m graddiv attack ...
+    computes what is missing.
+
+    Several processes share the work: torchrun --nproc-per-node N -m graddiv -- attack ...  Without the two dashes alone
+    torchrun takes --n and --m for beginnings of its own options; --models and --iterations are the same.
     """
     from graddiv.attacks.peers import peers as peers_of
     from graddiv.attacks.registry import STRONG

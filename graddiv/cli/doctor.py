@@ -2,7 +2,9 @@
 
 import os
 import platform
+import warnings
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -10,6 +12,7 @@ import typer
 from graddiv import __version__
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
+from graddiv.errors import GradDivWarning
 
 REQUIRED = (
     "torch", "numpy", "scipy", "jaxtyping", "pydantic", "safetensors", "optuna", "matplotlib", "jinja2",
@@ -21,6 +24,13 @@ PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox"
 
 
 def doctor(
+    run: Annotated[
+        Path | None,
+        typer.Argument(
+            help="A run, or any directory with runs, records or reports: say whether its files are as they were "
+            "written, and exit with 1 if one is not."
+        ),
+    ] = None,
     data_root: DataRoot = None,
     peers: Annotated[bool, typer.Option("--peers", help="Also list the libraries that tests compare with.")] = False,
     selfcheck: Annotated[
@@ -33,7 +43,11 @@ def doctor(
     ] = False,
     device: Device = None,
 ) -> None:
-    """Show versions, device, threads, memory and data sets; say what is missing and how to get it."""
+    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory."""
+    if run is not None:
+        if not _is_intact(run):
+            raise typer.Exit(1)
+        return
     import torch
 
     from graddiv.data import lookup, names, status
@@ -58,6 +72,23 @@ def doctor(
         _row(name, status(lookup(name), data_root))
     if selfcheck and not _selfcheck(device):
         raise typer.Exit(1)
+
+
+def _is_intact(directory: Path) -> bool:
+    """Print what is wrong with the files of a directory; whether nothing is."""
+    from graddiv.cli.verify import verify
+
+    with warnings.catch_warnings(action="ignore", category=GradDivWarning):  # what it would say is counted
+        found = list(verify(directory))
+    damaged = [finding for finding in found if finding.problem is not None]
+    for finding in damaged:
+        typer.echo(f"DAMAGED {finding.path}: {finding.problem}")
+    certain = sum(finding.has_checksum for finding in found if finding.problem is None)
+    typer.echo(
+        f"{directory}: {len(found)} files read, {len(damaged)} damaged; {certain} are as they were written by their "
+        f"checksum, {len(found) - len(damaged) - certain} have none"
+    )
+    return not damaged
 
 
 def _selfcheck(device: str | None) -> bool:

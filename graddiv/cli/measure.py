@@ -27,7 +27,9 @@ def measure(
     what: Annotated[
         str, typer.Option(help="Which of the measurements named above, comma-separated; all that apply if not given.")
     ] = "",
-    n: Annotated[int, typer.Option(help="Gradients at each example, and models of the largest ensemble.")] = 100,
+    n: Annotated[
+        int, typer.Option("--n", "--gradients", help="Gradients at each example, and models of the largest ensemble.")
+    ] = 100,
     epsilon: Epsilon = "",
     examples: Examples = None,
     split: Split = "test",
@@ -61,7 +63,7 @@ def measure(
 def transfer(
     run: RunPath,
     k: Annotated[int, typer.Option(help="Sample models, each of them source and target.")] = 50,
-    m: Annotated[int, typer.Option(help="Iterations of PGD.")] = 20,
+    m: Annotated[int, typer.Option("--m", "--iterations", help="Iterations of PGD.")] = 20,
     epsilon: Epsilon = "",
     examples: Examples = None,
     split: Split = "test",
@@ -159,8 +161,8 @@ def sweep(
     values: Annotated[str, typer.Option(help="The values, comma-separated; none for lam.")] = "",
     attack: Annotated[str, typer.Option(help="The attack by its name in 'graddiv attack --attacks'.")] = "pgd",
     epsilon: Annotated[str, typer.Option(help="The radius; that of training if not given.")] = "",
-    n: Annotated[int, typer.Option(help="Sample models at each iteration of EOT.")] = 10,
-    m: Annotated[int, typer.Option(help="Iterations of the attack.")] = 20,
+    n: Annotated[int, typer.Option("--n", "--models", help="Sample models at each iteration of EOT.")] = 10,
+    m: Annotated[int, typer.Option("--m", "--iterations", help="Iterations of the attack.")] = 20,
     repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
     examples: Examples = None,
     split: Split = "test",

@@ -90,7 +90,9 @@ def reproduce(
                 time = "?" if seconds is None else duration(seconds) if seconds else "done"
                 console.print(f"  {time:>8}  {stage.label}", highlight=False)
             known = sum(seconds for seconds in left.values() if seconds is not None)
-            console.print(f"about {duration(known)} on two CPU cores; the report goes to {directory}")
+            unknown = sum(seconds is None for seconds in left.values())
+            rest = f", a partial total: the data of {unknown} of {len(left)} stages is missing" if unknown else ""
+            console.print(f"about {duration(known)} on two CPU cores{rest}; the report goes to {directory}")
         if missing is not None and not dry_run:
             raise missing
         if dry_run:
@@ -151,13 +153,14 @@ def _look(made: "Table", row: int, column: int) -> str:
 
 def _list(console: "Console") -> None:
     """The targets, with the time that training their runs takes at each scale."""
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from graddiv.experiment import TWO_CORES, duration
     from graddiv.paper.entries import targets
     from graddiv.recipes import SCALES
 
-    table = Table("target", "what", *SCALES, box=None, pad_edge=False)
+    longest = max(map(len, targets()))
+    table = Table(Column("target", no_wrap=True, min_width=longest), "what", *SCALES, box=None, pad_edge=False)
     for name, entries in targets().items():
         costs = []
         for scale in SCALES:

@@ -56,7 +56,7 @@ def train(
 
     Killed at any moment it loses at most an epoch or two minutes, and ends with the same bits as if it had not been.
 
-    On several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv train ...
+    On several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv -- train ...
     """
     experiment = _experiment(recipe, scale, overrides, seed, start)
     directory = out or Path("runs") / experiment.run_name
@@ -169,12 +169,14 @@ def recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from graddiv.recipes import SCALES, names, recipe, title
     from graddiv.registries import REGULARIZERS
 
-    table = Table("recipe", "method", *SCALES, box=None, pad_edge=False)
+    # names are not cut, however narrow the terminal is: they are there to be copied
+    longest = max(map(len, names()))
+    table = Table(Column("recipe", no_wrap=True, min_width=longest), "method", *SCALES, box=None, pad_edge=False)
     for name in names():
         costs = [recipe(name, scale).cost for scale in SCALES]
         table.add_row(name, title(recipe(name).method), *costs)

@@ -112,6 +112,7 @@ SOURCE = Source(
             url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
             md5="c58f30108f718f92721af3b95e74349a",
             path="cifar-10-python.tar.gz",
+            size=170_498_071,
             members=tuple(path for files in FILES.values() for file in files for path in file.forms),
         ),
     ),

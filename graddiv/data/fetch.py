@@ -44,7 +44,7 @@ def fetch(source: Source, root: Path, show: ShowProgress) -> None:
             kept.parent.mkdir(parents=True, exist_ok=True)
             if not already_there:
                 with show(kept.name) as progress:
-                    retrieve(download.url, kept, download.md5, progress)
+                    retrieve(download.url, kept, download.md5, progress, download.size)
             if download.members:
                 unpack(kept, download.members, root)
                 if not already_there:
@@ -53,20 +53,25 @@ def fetch(source: Source, root: Path, show: ShowProgress) -> None:
             raise GradDivError(f"data root {root} cannot be written ({error}), expected a folder with room") from error
 
 
-def retrieve(url: str, destination: Path, md5: str, progress: ByteListener) -> None:
+def retrieve(url: str, destination: Path, md5: str, progress: ByteListener, size: int) -> None:
     """Download a file; `destination` exists only once its md5 is right, until then the bytes are in a .part file.
 
     url: where the file is.
     destination: where it goes.
     md5: the checksum it must have.
     progress: called as bytes arrive.
+    size: how many bytes it has; a server that sends more is not listened to any longer.
     """
     part = destination.with_name(destination.name + ".part")
-    _download(url, part, progress)
-    found, size = digest_of(part), part.stat().st_size
+    _download(url, part, progress, size)
+    found, here = digest_of(part), part.stat().st_size
     if found != md5:
         part.unlink()
-        raise GradDivError(f"{url} gave {size} bytes with md5 {found}, expected md5 {md5}; the bad file was deleted")
+        more = " or more" if here > size else ""
+        raise GradDivError(
+            f"{url} gave {here} bytes{more} with md5 {found}, expected {size} bytes with md5 {md5}; "
+            "the bad file was deleted"
+        )
     part.replace(destination)
 
 
@@ -95,12 +100,12 @@ def _is_intact(path: Path, md5: str) -> bool:
     return path.is_file() and md5_of(path) == md5
 
 
-def _download(url: str, part: Path, progress: ByteListener) -> None:
+def _download(url: str, part: Path, progress: ByteListener, size: int) -> None:
     """Request the missing bytes until the file is complete, or until several attempts in a row bring nothing new."""
     failures, longest = 0, _size(part)
     while True:
         try:
-            return _append(url, part, progress)
+            return _append(url, part, progress, size)
         except urllib.error.HTTPError as error:
             reason = f"HTTP {error.code} {error.reason}"
             error.close()
@@ -117,8 +122,8 @@ def _download(url: str, part: Path, progress: ByteListener) -> None:
         time.sleep(PAUSE * 2 ** (failures - 1))
 
 
-def _append(url: str, part: Path, progress: ByteListener) -> None:
-    """Download the rest of the file; a connection that ends too soon is an error."""
+def _append(url: str, part: Path, progress: ByteListener, size: int) -> None:
+    """Download the rest of the file; a connection that ends too soon is an error, one that goes on too long is cut."""
     start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:
@@ -131,14 +136,15 @@ def _append(url: str, part: Path, progress: ByteListener) -> None:
     with response:
         resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
         start = start if response.status == http.HTTPStatus.PARTIAL_CONTENT and resumed else 0
-        length = response.headers.get("Content-Length")
-        total = start + int(length) if length else None
+        length = response.headers.get("Content-Length", "")
+        total = start + int(length) if length.isascii() and length.isdigit() else None
         with part.open("r+b" if start else "wb") as out:
             here = out.seek(start)
-            while chunk := _read(response):
+            while here <= size and (chunk := _read(response)):
                 here += out.write(chunk)
                 progress(here, total)
-    if total is not None and here < total:
+            out.truncate()
+    if here <= size and total is not None and here < total:
         raise ConnectionError(f"the connection was cut after {here} of {total} bytes")
 
 

@@ -78,7 +78,7 @@ def locate(source: Source, file: File, root: Root = None) -> Copy | None:
     """Return the first readable copy of the file on the search path, and None if there is none."""
     for folder in _folders(source, root):
         for name, md5 in file.forms.items():
-            if os.access(folder / name, os.R_OK):
+            if (folder / name).is_file() and os.access(folder / name, os.R_OK):
                 return Copy(folder, name, md5)
     return None
 
@@ -152,7 +152,7 @@ def _folders(source: Source, root: Root) -> list[Path]:
 
 def _read_md5_cache() -> dict[str, Any]:
     try:
-        cache = json.loads((cache_folder() / "md5.json").read_text())
+        cache = json.loads((cache_folder() / "md5.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return cache if isinstance(cache, dict) else {}
@@ -163,5 +163,5 @@ def _write_md5_cache(cache: dict[str, Any]) -> None:
     path = cache_folder() / f"md5.json.{os.getpid()}"
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(cache, indent=1))
+        path.write_text(json.dumps(cache, indent=1), encoding="utf-8")
         path.replace(path.with_name("md5.json"))

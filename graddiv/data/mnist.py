@@ -68,7 +68,16 @@ FILES = {
 
 def _download(file: File) -> Download:
     path, md5 = next(iter(file.forms.items()))
-    return Download(f"https://ossci-datasets.s3.amazonaws.com/mnist/{Path(path).name}", md5, path)
+    return Download(f"https://ossci-datasets.s3.amazonaws.com/mnist/{Path(path).name}", md5, path, SIZES[md5])
+
+
+SIZES = {
+    "f68b3c2dcbeaaa9fbdd348bbdeb94873": 9_912_422,
+    "d53e105ee54ea40749a09fcbcd1e9432": 28_881,
+    "9fb629c4189551a2d022fa330f9573f3": 1_648_877,
+    "ec29112dd5afa0611ce80d1b7f02629c": 4_542,
+}
+"""Bytes of the compressed files, by their md5."""
 
 
 SOURCE = Source(

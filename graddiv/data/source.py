@@ -43,6 +43,8 @@ class Download:
     """The checksum it must have."""
     path: str
     """Where it is stored, below the data root."""
+    size: int
+    """How many bytes it has: an answer that goes on beyond them is broken off."""
     members: tuple[str, ...] = ()
     """For an archive, the paths of the files that are taken out of it."""
 

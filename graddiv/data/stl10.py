@@ -58,9 +58,10 @@ SOURCE = Source(
     files=FILES,
     downloads=(
         Download(
-            url="http://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
+            url="https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
             md5="91f7769df0f17e558f3565bffb0c7dfb",
             path="stl10_binary.tar.gz",
+            size=2_640_397_119,
             members=tuple(path for files in FILES.values() for file in files for path in file.forms),
         ),
     ),

@@ -12,6 +12,7 @@ from graddiv.directions.gradients import directions, input_gradient
 from graddiv.directions.regularizers import mean_cosine, regularizer
 from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.inputs import check_takes, plain
 from graddiv.seeding import fold
 
 
@@ -200,6 +201,7 @@ def _check_arguments(F: RandomizedNetwork, x: Tensor, y: Tensor) -> None:
             f"F is a {type(F).__name__}, expected a RandomizedNetwork: "
             "make one of a stochastic module with randomize(module)"
         )
+    check_takes(F, plain("x", x))
     if y.dim() != 1 or len(y) != len(x) or y.dtype != torch.int64:
         raise GradDivError(
             f"y has shape {tuple(y.shape)} and type {y.dtype}, "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
 from graddiv.directions.objectives import AttackObjective, Members, attack_objective
@@ -41,13 +42,25 @@ def input_gradient(
         x = x.detach().requires_grad_()
         if not create_graph:
             s = s_of(f(x), y)
-            (g,) = torch.autograd.grad(s.sum(), x)
-            return s.detach(), g
-        with efficient_double_backward():
+            return s.detach(), derivative(s.sum(), x)
+        # the faster kernels of attention have no second derivative
+        with efficient_double_backward(), sdpa_kernel(SDPBackend.MATH):
             s = s_of(f(x), y)
         with inputs_only():
-            (g,) = torch.autograd.grad(s.sum(), x, create_graph=True)
-        return s, g
+            return s, derivative(s.sum(), x, create_graph=True)
+
+
+def derivative(s: Float[Tensor, ""], x: Tensor, *, create_graph: bool = False, retain_graph: bool = False) -> Tensor:
+    """ds / dx, which must exist."""
+    if s.requires_grad:
+        keep = retain_graph or create_graph
+        (g,) = torch.autograd.grad(s, x, create_graph=create_graph, retain_graph=keep, allow_unused=True)
+        if g is not None:
+            return g
+    raise GradDivError(
+        "the network's output has no gradient with respect to its input, since a step inside (such as rounding, or "
+        "detach) has none: attack it with Square, which needs no gradient"
+    )
 
 
 def check_mode() -> None:

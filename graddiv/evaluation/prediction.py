@@ -9,6 +9,7 @@ from torch import Tensor
 
 from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork, SampleModel, Theta, running_statistics
+from graddiv.networks.inputs import check_takes, plain
 from graddiv.seeding import fold
 
 N_ENSEMBLE = 20
@@ -64,6 +65,8 @@ def predict(
         raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")
     if n < 1:
         raise GradDivError(f"n is {n}, expected at least one sample model")
+    x = plain("x", x)
+    check_takes(F, x)
     scores, answers = [], []
     with torch.no_grad(), running_statistics(F):
         for f in models_of(F, n, seed):

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from graddiv.attacks import ARC, EOT, FGSM, Attack, Cost, Exact, Fixed, StochasticPGD, View
@@ -15,6 +15,7 @@ from graddiv.attacks.registry import ATTACKS, STRONG, suite
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
+from graddiv.evaluation.examples import Images, Labels
 from graddiv.evaluation.prediction import N_ENSEMBLE, predict
 from graddiv.evaluation.strong import PASSES, strong_plan
 from graddiv.evaluation.target import Target
@@ -266,8 +267,8 @@ def sweep(
 
 def evaluate(
     F: RandomizedNetwork | nn.Module,
-    x: Float[Tensor, "b ..."] | Iterable[tuple[Tensor, Tensor]],
-    y: Int64[Tensor, " b"] | None = None,
+    x: Images,
+    y: Labels = None,
     *,
     epsilon: float | Sequence[float],
     attacks: Sequence[str | Attack] = (),
@@ -278,10 +279,10 @@ def evaluate(
     n_ensemble: int = N_ENSEMBLE,
     seed: int = 0,
     batch: int = 100,
-    directory: Path | None = None,
+    directory: Path | str | None = None,
     progress: WorkListener = silent,
 ) -> list[AttackRecord]:
-    """The records of a network in memory, on tensors x and y or on the batches of a DataLoader.
+    """The records of a network in memory, on tensors or arrays x and y, a data set, or the batches of a DataLoader.
 
     records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3)
     for row in table(records): print(row.label, row.accuracy)
@@ -289,13 +290,14 @@ def evaluate(
     The suite "strong" chooses its modes and n itself.
     """
     target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    with writing(directory):
+    folder = None if directory is None else Path(directory)
+    with writing(folder):
         if suite_name == STRONG and not attacks:
-            wanted = strong_cells(target, epsilon, repeats=repeats, directory=directory, progress=progress)
+            wanted = strong_cells(target, epsilon, repeats=repeats, directory=folder, progress=progress)
         else:
             chosen = named_attacks(attacks, suite_name)
             wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
-        return attack_all(target, wanted, directory, progress=progress)
+        return attack_all(target, wanted, folder, progress=progress)
 
 
 def named_attacks(attacks: Sequence[str | Attack], suite_name: str) -> list[Attack]:

@@ -1,82 +1,28 @@
 """What is evaluated: a network and the examples on which it is judged."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Int64
 from torch import Tensor, nn
 
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Advance, Job
-from graddiv.evaluation.prediction import N_ENSEMBLE
+from graddiv.evaluation.examples import Examples, Images, Labels
+from graddiv.evaluation.prediction import N_ENSEMBLE, predict
 from graddiv.experiment import Experiment
 from graddiv.networks import Dirac, RandomizedNetwork
+from graddiv.networks.inputs import check_takes
 from graddiv.performance import channels_last
 from graddiv.records import MeasurementRecord
 
 M = TypeVar("M", bound=MeasurementRecord)
-
-
-@dataclass(frozen=True, eq=False)
-class Examples:
-    """Tensors that the caller has in memory, with the interface of a `Dataset`."""
-
-    x: Float[Tensor, "b ..."]
-    """The images, with pixels in [0, 1]."""
-    y: Int64[Tensor, " b"]
-    """Their labels."""
-    ids: Int64[Tensor, " b"]
-    """The index of each example, which addresses its randomness."""
-    name: str = "tensors"
-    """Stands in records in place of a data set's name."""
-    split: str = "given"
-    """Stands in records in place of a split."""
-
-    @classmethod
-    def of(cls, x: Tensor | Iterable[tuple[Tensor, Tensor]], y: Tensor | None) -> "Examples":
-        """Make examples of images and labels, or of the (images, labels) batches of a loader."""
-        if not isinstance(x, Tensor):
-            if y is not None:
-                raise GradDivError("y is given and x is a loader, whose batches have their own labels: leave y out")
-            batches = [tuple(batch) for batch in x]
-            if not batches or any(len(batch) != 2 for batch in batches):
-                lengths = sorted({len(batch) for batch in batches}) or "no"
-                raise GradDivError(f"the loader has batches of {lengths} parts, expected pairs of images and labels")
-            x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        if y is None:
-            raise GradDivError("x is a tensor and y is missing: pass the labels too")
-        if not x.is_floating_point() or y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise GradDivError(
-                f"x is {x.dtype} of shape {tuple(x.shape)} and y {y.dtype} of shape {tuple(y.shape)}, "
-                "expected floats between 0 and 1 and an int64 label for each"
-            )
-        return cls(x, y, torch.arange(len(y)))
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    @cached_property
-    def checksum(self) -> str:
-        """sha256 of images, labels and ids."""
-        digest = hashlib.sha256(repr((tuple(self.x.shape), self.x.dtype)).encode())
-        for tensor in (self.x, self.y, self.ids):
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
-        return digest.hexdigest()
-
-    def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Return the images and labels at these rows."""
-        return self.x[rows], self.y[rows]
-
-    def take(self, rows: slice | Int64[Tensor, " k"]) -> "Examples":
-        """The subset at these rows, which keeps its ids and so its per-example randomness."""
-        return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
 
 @dataclass(frozen=True)
@@ -102,17 +48,22 @@ class Target:
     def of(
         cls,
         F: RandomizedNetwork | nn.Module,
-        x: Tensor | Iterable[tuple[Tensor, Tensor]],
-        y: Tensor | None = None,
+        x: Images,
+        y: Labels = None,
         **settings: Any,
     ) -> "Target":
         """Make a target of a network in memory.
 
         F: the network; a plain module is taken as deterministic.
-        x, y: images in [0, 1] and labels; or x is a DataLoader of both, and y is left out.
+        x, y: images in [0, 1] and labels; or x is a data set or a DataLoader of both, and y is left out.
         settings: the other fields of the target, such as `seed`.
         """
-        return cls(F if isinstance(F, RandomizedNetwork) else Dirac(F), Examples.of(x, y), **settings)
+        if isinstance(x, Dataset) and y is not None:
+            raise GradDivError("y is given and x is a data set, which has its own labels: leave y out")
+        network = F if isinstance(F, RandomizedNetwork) else Dirac(F)
+        target = cls(network, x if isinstance(x, Dataset) else Examples.of(x, y), **settings)
+        _try_out(target)
+        return target
 
     @property
     def random(self) -> bool:
@@ -209,6 +160,23 @@ def target_of(
     facts = {"method": experiment.method, "lam": experiment.lam}
     judged_on = judged_on if examples is None else judged_on.take(slice(0, examples))
     return Target(F, judged_on, experiment.run_name, seed=seed, batch=batch, facts=facts)
+
+
+def _try_out(target: Target) -> None:
+    """Call the network with the first image, so that one that cannot take it is refused before any work is done."""
+    if not len(target.data):
+        return
+    x = target.examples(slice(0, 1))[0]
+    check_takes(target.F, x)
+    try:
+        predict(target.F, x, n=1)
+    except GradDivError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise GradDivError(
+            f"the network cannot be called with images of shape {tuple(x.shape[1:])}: {reason}"
+        ) from error
 
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]

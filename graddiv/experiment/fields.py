@@ -18,13 +18,31 @@ def _fraction(value: object) -> object:
     return value
 
 
-Real = Annotated[float, BeforeValidator(_fraction), Field(allow_inf_nan=False)]
+def _number(value: object) -> object:
+    """Refuse true and false, which Python takes for 1 and 0."""
+    if isinstance(value, bool):
+        raise PydanticCustomError("boolean", "Input should be a number")
+    return value
+
+
+MOST = 10**9
+"""No count is larger: with more, not even the time that training takes could be computed."""
+
+Whole = Annotated[int, BeforeValidator(_number), Field(ge=-(2**63), lt=2**63)]
+Real = Annotated[float, BeforeValidator(_fraction), BeforeValidator(_number), Field(allow_inf_nan=False)]
 Positive = Annotated[Real, Field(gt=0)]
 NotNegative = Annotated[Real, Field(ge=0)]
 Share = Annotated[Real, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-Epochs = Annotated[int, Field(ge=0)]
-Period = Annotated[int | float, BeforeValidator(_fraction), Field(ge=0, allow_inf_nan=False)]
+Width = Annotated[Real, Field(ge=1e-3, le=64)]
+"""Of a network, where that of the paper's is 1."""
+Count = Annotated[Whole, Field(ge=1, le=MOST)]
+Epochs = Annotated[Whole, Field(ge=0, le=MOST)]
+Period = Annotated[
+    int | float,
+    BeforeValidator(_fraction),
+    BeforeValidator(_number),
+    Field(ge=0, le=MOST, allow_inf_nan=False),
+]
 """A time in epochs, parts of epochs included."""
 Name = Annotated[str, Field(pattern=r"^[\w.+-]+$")]
 """Part of the name of a directory."""

@@ -9,6 +9,9 @@ from pydantic import BaseModel, ValidationError
 from graddiv.errors import GradDivError
 from graddiv.experiment.schema import Experiment, experiment_model
 
+LONGEST = 200
+"""Signs of a wrong value that are shown."""
+
 
 def parse(values: Mapping[str, Any], source: str) -> Experiment:
     """The experiment that these tables describe, or all of their mistakes at once."""
@@ -26,7 +29,7 @@ def _counted(mistakes: list[str]) -> str:
 
 def _explained(error: dict[str, Any], model: type[Experiment]) -> str:
     """One mistake in tables that should make this model: where, what was found, what was expected."""
-    where, found = ".".join(map(str, error["loc"])), error["input"]
+    where, found = ".".join(map(str, error["loc"])), _shown(error["input"])
     match error["type"]:
         case "extra_forbidden":
             fields = _table(model, error["loc"][:-1]).model_fields
@@ -36,13 +39,19 @@ def _explained(error: dict[str, Any], model: type[Experiment]) -> str:
             return f"{where}: is missing"
         case "literal_error":
             field = _table(model, error["loc"][:-1]).model_fields[str(error["loc"][-1])]
-            return f"{where} is {found!r}, {_nearest(str(found), get_args(field.annotation))}"
+            return f"{where} is {found}, {_nearest(str(error['input']), get_args(field.annotation))}"
         case "unlisted":
-            return f"{where} is {found!r}, {_nearest(str(found), error['ctx']['known'])}"
+            return f"{where} is {found}, {_nearest(str(error['input']), error['ctx']['known'])}"
         case "value_error":
             return str(error["ctx"]["error"])
         case _:
-            return f"{where} is {found!r}: {error['msg'][0].lower()}{error['msg'][1:]}"
+            return f"{where} is {found}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _shown(value: object) -> str:
+    """A value as the user wrote it, or its beginning."""
+    text = repr(value)
+    return text if len(text) <= LONGEST else f"{text[:LONGEST]}..."
 
 
 def _nearest(name: str, known: Iterable[str]) -> str:

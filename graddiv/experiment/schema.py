@@ -12,7 +12,19 @@ from graddiv.data import SOURCES
 from graddiv.experiment.build import training_set, untrained_network
 from graddiv.experiment.cost import TWO_CORES, duration, training_work
 from graddiv.experiment.defenses import DEFENSES, Defense, Deterministic
-from graddiv.experiment.fields import Count, Epochs, Name, NotNegative, Period, Positive, Section, Share, listed_in
+from graddiv.experiment.fields import (
+    Count,
+    Epochs,
+    Name,
+    NotNegative,
+    Period,
+    Positive,
+    Section,
+    Share,
+    Whole,
+    Width,
+    listed_in,
+)
 from graddiv.registries import ARCHITECTURES, REGULARIZERS
 
 if TYPE_CHECKING:
@@ -40,7 +52,7 @@ class NetworkSection(Section):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
     architecture: Annotated[str, listed_in(ARCHITECTURES)]
-    width: Positive = Field(1.0, description="multiplies the number of channels")
+    width: Width = Field(1.0, description="multiplies the number of channels")
     start: StartSection | None = Field(None, alias="from", description="a trained network to start from")
 
 
@@ -70,7 +82,7 @@ class GradDivSection(Section):
 
     regularizer: Annotated[str, listed_in(REGULARIZERS)]
     lam: NotNegative
-    n: Annotated[int, Field(ge=2)] = 3
+    n: Annotated[Count, Field(ge=2)] = 3
     warmup: Period = Field(0, description="epochs with lam = 0")
     rampup: Period = Field(0, description="epochs in which lam grows to its value")
     rampup_from: Literal["warmup", "start"] = Field(
@@ -98,7 +110,7 @@ class Experiment(Section):
 
     method: Name = Field("custom", description="the name of the defense in tables")
     scale: Name = Field("custom", description="paper, quick, demo: at which scale the paper's setting is followed")
-    seed: int = 0
+    seed: Whole = 0
     data: DataSection
     network: NetworkSection
     training: TrainingSection

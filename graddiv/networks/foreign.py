@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from graddiv.errors import GradDivError
+from graddiv.networks.inputs import logits_of
 from graddiv.networks.randomized import DROPOUT, Noise, RandomizedNetwork, Theta, norm_layers, running_statistics
 from graddiv.seeding import isolated
 
@@ -76,7 +77,7 @@ class SeededModel:
         scratch = {name: b.clone() for name, b in module.named_buffers() if id(b) not in statistics}
         with isolated(self.seed), _in_train_mode(module, self.network.active):
             output = functional_call(module, {**self.parameters, **scratch}, (x,))
-        logits = _logits(output, module, len(x))
+        logits = logits_of(output, type(module).__name__, len(x))
         self.network.find_out_pointwise(x)
         return logits
 
@@ -101,15 +102,3 @@ def _in_train_mode(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Ite
     finally:
         for layer in inactive:
             layer.training = False
-
-
-def _logits(output: object, module: nn.Module, batch: int) -> Tensor:
-    """Return the logits, which a foreign module may give alone or first in a tuple, once their shape is right."""
-    logits = output[0] if isinstance(output, (tuple, list)) and output else output
-    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise GradDivError(
-            f"{type(module).__name__} returned {found} for {batch} inputs, "
-            f"expected logits of shape ({batch}, classes), alone or first in a tuple"
-        )
-    return logits

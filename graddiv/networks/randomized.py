@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
+from graddiv.networks.inputs import logits_of
 from graddiv.seeding import fold
 
 Noise = Mapping[str, Tensor] | int
@@ -139,8 +140,8 @@ class BoundModel:
                 f"{type(self.module).__name__} has dropout in train mode, which draws behind the noise: "
                 "call .eval() on the network, or randomize(module) to make dropout its noise"
             )
-        logits: Tensor = functional_call(self.module, dict(self.tensors), (x,))
-        return logits
+        output = functional_call(self.module, dict(self.tensors), (x,))
+        return logits_of(output, type(self.module).__name__, len(x))
 
 
 class Dirac(RandomizedNetwork):

@@ -1,13 +1,13 @@
 """Recipes by name, composed of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`."""
 
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from graddiv import store
 from graddiv.data import SOURCES
 from graddiv.errors import GradDivError, unknown
 from graddiv.experiment import DEFENSES, Experiment, parse
@@ -21,6 +21,9 @@ LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
 
 CONTROL = "control"
 """adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R."""
+
+DEEPEST = 10
+"""Tables in one another that an override may name."""
 
 Tables = dict[str, Any]
 
@@ -144,24 +147,23 @@ def _random(method: Tables) -> bool:
 
 
 def _shipped(name: str) -> Tables:
-    return tomllib.loads((files("graddiv.recipes") / f"{name}.toml").read_text())
+    text = (files("graddiv.recipes") / f"{name}.toml").read_text(encoding="utf-8")
+    return store.parse_toml(text, f"{name}.toml")
 
 
 def _read(path: Path) -> Tables:
     try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
+        return store.read_toml(path)
+    except store.MissingFileError:
         raise GradDivError(f"there is no recipe {path}: 'graddiv recipes show NAME' prints one to start from") from None
-    except (OSError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise GradDivError(f"cannot read the recipe {path}: {error}") from None
 
 
 def _set(values: Tables, override: str) -> str | None:
     """Carry out a.b=value, or say why not; the value is TOML, or else a plain word; "none" takes a key away."""
     path, equals, text = override.partition("=")
     *tables, key = path.strip().split(".")
-    if not equals or not key:
-        return f"--set {override!r}: expected key=value, such as adversary.epsilon=8/255"
+    if not equals or not key or len(tables) > DEEPEST:
+        return f"--set {override!r:.200}: expected key=value, such as adversary.epsilon=8/255"
     section: Any = values
     if tables[:1] == ["graddiv"] and "graddiv" not in values:  # it belongs to a later stage
         section = next((stage for stage in reversed(values.get("stages", [])) if "graddiv" in stage), values)
@@ -185,8 +187,8 @@ def _set(values: Tables, override: str) -> str | None:
 
 def _literal(text: str) -> Any:
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        return store.parse_toml(f"value = {text}", "--set")["value"]
+    except GradDivError:
         return text
 
 

@@ -7,7 +7,8 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, TypeVar, get_type_hints
+from types import UnionType
+from typing import Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jaxtyping import Float, Int, jaxtyped
@@ -19,6 +20,9 @@ R = TypeVar("R", bound="Record")
 
 KINDS: dict[str, type["Record"]] = {}
 """Every kind of record by the name that its files carry."""
+
+LARGEST = 10**9
+"""No record is of more examples."""
 
 
 class DataIdentity(NamedTuple):
@@ -64,6 +68,7 @@ class Record:
         needed = [f.name for f in settings if f.default is MISSING]
         _check_names(source, "setting", set(description) - {"kind"}, needed, [f.name for f in settings])
         _check_names(source, "array", set(arrays), list(declared), list(declared))
+        _check_types(source, {f.name: _hints_of(cls)[f.name] for f in settings if f.name != "data"}, description)
         _check_shapes(source, declared, arrays, description["examples"])
         values: dict[str, Any] = {name: value for name, value in description.items() if name != "kind"}
         return cls(**{**values, **arrays, "data": _identity(source, values["data"])})
@@ -72,7 +77,7 @@ class Record:
     def load(cls: type[R], path: Path) -> R:
         """Read a record of this kind; `Record.load` reads one of any kind."""
         arrays, description = store.read_arrays(path)
-        kind = description.get("kind", "attack") if isinstance(description, dict) else None
+        kind = description.get("kind", "attack")
         found = KINDS.get(str(kind))
         if found is None or not issubclass(found, cls):
             expected = ", ".join(name for name, known in KINDS.items() if issubclass(known, cls))
@@ -96,15 +101,19 @@ class Record:
         return {name: getattr(self, name) for name in _arrays_of(type(self))}
 
 
-_DECLARED: dict[type[Record], dict[str, Any]] = {}
+_HINTS: dict[type[Record], dict[str, Any]] = {}
+
+
+def _hints_of(record: type[Record]) -> dict[str, Any]:
+    """The declared type of each part."""
+    if record not in _HINTS:  # reading hints takes longer than reading a record
+        _HINTS[record] = get_type_hints(record)
+    return _HINTS[record]
 
 
 def _arrays_of(record: type[Record]) -> dict[str, Any]:
     """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
-    if record not in _DECLARED:  # reading hints takes longer than reading a record
-        hints = get_type_hints(record)
-        _DECLARED[record] = {name: hint for name, hint in hints.items() if hasattr(hint, "dim_str")}
-    return _DECLARED[record]
+    return {name: hint for name, hint in _hints_of(record).items() if hasattr(hint, "dim_str")}
 
 
 def _settings_of(record: type[Record]) -> list[Field[Any]]:
@@ -120,8 +129,30 @@ def _check_names(source: str, what: str, found: set[str], needed: list[str], kno
         raise GradDivError(f"{source} has the unknown {what} {unknown[0]!r}, expected only {', '.join(known)}")
 
 
+def _check_types(source: str, declared: Mapping[str, Any], description: Mapping[str, Any]) -> None:
+    for name, hint in declared.items():
+        if name in description and not _is_a(description[name], hint):
+            expected = hint.__name__ if isinstance(hint, type) else str(hint)
+            raise GradDivError(f"{source}: the setting {name!r} is {description[name]!r:.80}, expected {expected}")
+
+
+def _is_a(value: object, hint: Any) -> bool:
+    """Whether a JSON value is of a declared type; whole numbers are numbers too, truth values are not."""
+    if get_origin(hint) in (Union, UnionType):
+        return any(_is_a(value, choice) for choice in get_args(hint))
+    if get_origin(hint) is list:
+        return isinstance(value, list) and all(_is_a(part, get_args(hint)[0]) for part in value)
+    if get_origin(hint) is Mapping:
+        return isinstance(value, Mapping)
+    if hint in (int, float):
+        return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
+    return isinstance(value, hint)
+
+
 def _check_shapes(source: str, declared: Mapping[str, Any], arrays: Mapping[str, np.ndarray], examples: int) -> None:
     """Axes of one name must agree among the arrays of a record; "b" is the number of its examples."""
+    if not 0 <= examples <= LARGEST:
+        raise GradDivError(f"{source}: there are {examples} examples, expected 0 to {LARGEST}")
     b: Any = Float[np.ndarray, " b"]
     with jaxtyped("context"):
         isinstance(np.empty(examples), b)  # from here on, axes called b must have this length

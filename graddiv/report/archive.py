@@ -30,7 +30,7 @@ def copy_run(source: Run, target: Run, records: Iterable[str] = ()) -> None:
     """Copy a finished run without its optimizer, in half precision, with these of its records and without images."""
     store.make_directory(target.records)
     for path in (p for p in source.description_files if p.exists()):
-        store.write(target.path / path.name, path.read_bytes())
+        store.write(target.path / path.name, store.read(path))
     for name in records:
         _copy_record(source.records / name, target.records / name)
     _copy_network(source, target)
@@ -38,7 +38,7 @@ def copy_run(source: Run, target: Run, records: Iterable[str] = ()) -> None:
 
 def _copy_record(source: Path, target: Path) -> None:
     if source.name == CHECKLIST:
-        store.write(target, source.read_bytes())
+        store.write(target, store.read(source))
         return
     record = Record.load(source)
     _, description = store.read_arrays(source)

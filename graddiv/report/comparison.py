@@ -251,7 +251,7 @@ def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path]
     """A run with these files below its records: records, and the checklist if it is among them."""
     run = Run(path)
     found = [read(run.records / name) for name in files if name != CHECKLIST]
-    items = store.read_json(run.checklist_file)["items"] if CHECKLIST in files else ()
+    items = _checklist_items(run.checklist_file) if CHECKLIST in files else []
     return ReportRun(
         path,
         title,
@@ -259,3 +259,13 @@ def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path]
         tuple(r for r in found if isinstance(r, MeasurementRecord)),
         tuple(items),
     )
+
+
+def _checklist_items(path: Path) -> list[dict[str, Any]]:
+    items = store.read_json(path).get("items")
+    texts = ("name", "verdict", "sentence")
+    if not isinstance(items, list) or not all(
+        isinstance(item, dict) and all(isinstance(item.get(key), str) for key in texts) for item in items
+    ):
+        raise GradDivError(f"{path} holds no list of items with {', '.join(texts)}: 'graddiv checklist RUN' makes it")
+    return items

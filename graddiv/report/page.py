@@ -86,7 +86,7 @@ def render(contents: Contents) -> str:
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters |= {f.__name__: f for f in (prose, sentence, legible, count, duration)}
-    return environment.from_string((files("graddiv.report") / "page.html.jinja").read_text()).render(
+    return environment.from_string((files("graddiv.report") / "page.html.jinja").read_text(encoding="utf-8")).render(
         **content,
         comparison=comparison,
         compared=compared,

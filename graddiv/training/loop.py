@@ -4,11 +4,10 @@ import platform
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float64
@@ -24,8 +23,9 @@ from graddiv.experiment import Experiment, parse
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.performance import channels_last
 from graddiv.registries import REGULARIZERS
-from graddiv.runs import Run, load_state, network_part
+from graddiv.runs import Run, TrainingPosition, load_state, network_part
 from graddiv.seeding import fold, generator
+from graddiv.training.moments import moments_of, restore_moments
 from graddiv.training.objectives import Objective, first_nonfinite
 from graddiv.training.stages import Stage, stages_of
 from graddiv.training.start import starting_state, take_over
@@ -54,16 +54,6 @@ class Listener(Protocol):
 
 class DivergedError(GradDivError):
     """A number is no longer finite: the settings, not the machine, are at fault."""
-
-
-@dataclass
-class TrainingPosition:
-    """Where training is; with theta and the moments, all there is to know."""
-
-    step: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    """Of the terms of the loss, since the epoch began."""
-    log_size: int = 0
 
 
 def train(
@@ -136,14 +126,14 @@ class _Training:
         goes_on = self.process.writes and run.last_checkpoint.exists()
         saved = self.process.broadcast(store.read_tensors(run.last_checkpoint) if goes_on else None)
         if saved is not None:
-            self.progress = TrainingPosition(**saved[1]["progress"])
+            self.progress = TrainingPosition.of(saved[1], run.last_checkpoint)
             load_state(self.F, network_part(saved[0]), run.last_checkpoint)
         elif (start := self.experiment.network.start) is not None:
             state = self.process.broadcast(starting_state(start) if self.process.writes else {})
             load_state(self.F, state, Path(start.path))
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         if saved is not None and self.progress.step > self.stage.first_step:  # a stage begins with Adam anew
-            self._restore_adam(saved[0])
+            restore_moments(self.optimizer, self.F, *saved, run.last_checkpoint)
         if self.process.writes:
             self.log = store.Log(run.log_file, self.progress.log_size)
             about = {"versions": _versions(), "processes": self.process.size, "device": str(self.process.device)}
@@ -270,23 +260,9 @@ class _Training:
         if self.log is None:
             return
         self.progress.log_size = self.log.size
-        store.write_tensors(path, self._state(), {"progress": vars(self.progress)})
-
-    def _state(self) -> dict[str, Tensor]:
-        tensors = {f"network.{name}": t for name, t in self.F.state_dict().items()}
-        for name, parameter in self.F.named_parameters():
-            for moment, value in self.optimizer.state.get(parameter, {}).items():
-                tensors[f"adam.{moment}.{name}"] = value
-        return tensors
-
-    def _restore_adam(self, tensors: dict[str, Tensor]) -> None:
-        for name, parameter in self.F.named_parameters():
-            moments: dict[str, Any] = {}
-            for moment in ("step", "exp_avg", "exp_avg_sq"):
-                if (value := tensors.get(f"adam.{moment}.{name}")) is not None:
-                    moments[moment] = value if moment == "step" else torch.empty_like(parameter).copy_(value)
-            if moments:
-                self.optimizer.state[parameter] = moments
+        moments = moments_of(self.optimizer, self.F)
+        network = {f"network.{name}": t for name, t in self.F.state_dict().items()}
+        store.write_tensors(path, network | moments, {"progress": vars(self.progress), "moments": sorted(moments)})
 
 
 @lru_cache(maxsize=1)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, StartSection
-from graddiv.runs import Run, network_of, state_hash
+from graddiv.runs import Run, TrainingPosition, network_of, state_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,8 +19,9 @@ def take_over(experiment: Experiment, run: Run) -> None:
         for other in (Run(path) for path in sorted(run.path.parent.glob(f"*-{before.digest}"))):
             if other != run and _has_finished(other, before) and _same_data(other, run):
                 tensors, state = store.read_tensors(other.last_checkpoint)
-                if not state["progress"]["sums"]:  # else it is not of the end of an epoch
-                    store.write(run.log_file, other.log_file.read_bytes()[: state["progress"]["log_size"]])
+                position = TrainingPosition.of(state, other.last_checkpoint)
+                if not position.sums:  # else it is not of the end of an epoch
+                    store.write(run.log_file, store.read(other.log_file)[: position.log_size])
                     store.write_tensors(run.last_checkpoint, tensors, state)
                     return
 

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import asdict
@@ -34,10 +35,9 @@ class Queue:
 
     def __init__(self, experiment: Experiment, out: Path, search: Search, judge: Judge, storage: str | None) -> None:
         self.out, self.search, self.alone = out, search, storage is None
-        with self._alone_in_directory():
-            self.study = _study(
-                storage or f"sqlite:///{(out / 'study.db').resolve()}", _study_name(experiment, search, judge), search
-            )
+        self.url = storage or f"sqlite:///{(out / 'study.db').resolve()}"
+        with self._alone_in_directory(), _storage_errors(self.url):
+            self.study = _study(self.url, _study_name(experiment, search, judge), search)
             if search.sampler == "grid":
                 known = {_point(trial) for trial in self._trials()}
                 grid = [(regularizer, lam) for regularizer in search.regularizers for lam in search.lambdas]
@@ -49,7 +49,10 @@ class Queue:
     def next(self) -> "Iterator[Trial | None]":
         """A trial for this process to do, and for no other as long as the context lasts."""
         with ExitStack() as stack:
-            with self._alone_in_directory():  # a trial that runs and that nobody owns would be taken for abandoned
+            with (
+                self._alone_in_directory(),
+                _storage_errors(self.url),
+            ):  # a trial that runs and that nobody owns would be taken for abandoned
                 self._take_up_abandoned()
                 trial = self._ask()
                 if trial is not None:
@@ -77,16 +80,18 @@ class Queue:
 
     def done(self, trial: "Trial", result: Result) -> None:
         """The trial was judged."""
-        for key in ("clean", "robust", "rho"):
-            trial.set_user_attr(key, getattr(result, key))
-        self.study.tell(trial, result.robust)
+        with _storage_errors(self.url):
+            for key in ("clean", "robust", "rho"):
+                trial.set_user_attr(key, getattr(result, key))
+            self.study.tell(trial, result.robust)
 
     def diverged(self, trial: "Trial", reason: str) -> None:
         """The trial has no result and would have none the next time."""
         from optuna.trial import TrialState
 
-        trial.set_user_attr("diverged", reason)
-        self.study.tell(trial, state=TrialState.FAIL)
+        with _storage_errors(self.url):
+            trial.set_user_attr("diverged", reason)
+            self.study.tell(trial, state=TrialState.FAIL)
 
     def results(self) -> list[Result]:
         """One for each point that was tried to its end, the best first."""
@@ -94,7 +99,7 @@ class Queue:
         for trial in self._trials():
             if trial.state.is_finished() and (point := _point(trial)) is not None:
                 found[point] = Result(*point, *(trial.user_attrs.get(key) for key in ("clean", "robust", "rho")))
-        return sorted(found.values(), key=lambda r: (r.robust is None, -(r.robust or 0.0), -(r.clean or 0.0), r.lam))
+        return sorted(found.values(), key=_rank)
 
     def _trials(self) -> "list[FrozenTrial]":
         """All but those that failed through no fault of their point."""
@@ -128,6 +133,11 @@ class Queue:
         self.study.enqueue_trial(planned, user_attrs=planned)
 
 
+def _rank(r: Result) -> tuple[object, ...]:
+    """The best first; equals by their settings, since the order in which trials ran may change after a kill."""
+    return r.robust is None, -(r.robust or 0.0), -(r.clean or 0.0), r.lam, r.regularizer
+
+
 def _point(trial: "FrozenTrial") -> tuple[str, float] | None:
     known = {**trial.user_attrs, **trial.params}
     return (known["regularizer"], known["lam"]) if "lam" in known and "regularizer" in known else None
@@ -135,18 +145,36 @@ def _point(trial: "FrozenTrial") -> tuple[str, float] | None:
 
 def _study(url: str, name: str, search: Search) -> "Study":
     import optuna
-    from sqlalchemy.exc import SQLAlchemyError
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        study = optuna.create_study(storage=url, study_name=name, direction="maximize", load_if_exists=True)
-    except (SQLAlchemyError, ImportError, optuna.exceptions.StorageInternalError) as error:
-        raise GradDivError(f"cannot use the storage {url!r}: {str(error).splitlines()[0]}") from None
+    study = optuna.create_study(storage=url, study_name=name, direction="maximize", load_if_exists=True)
     # another seed each time: the same one would suggest the same points to every process
     seed = fold(len(study.trials), *search.regularizers) % 2**32
     samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     study.sampler = samplers.get(search.sampler, optuna.samplers.RandomSampler)(seed=seed)
     return study
+
+
+@contextmanager
+def _storage_errors(url: str) -> Iterator[None]:
+    """Turn what a storage raises into an error that names it, without the password."""
+    from optuna.exceptions import OptunaError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except GradDivError:
+        raise
+    except (SQLAlchemyError, OptunaError, ImportError, ValueError) as error:
+        # the error of the database itself, such as a full disk, is behind the one of Optuna
+        cause = error.__cause__ if isinstance(error.__cause__, SQLAlchemyError) else error
+        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
+        raise GradDivError(f"cannot use the storage {_without_password(url)!r}: {_without_password(reason)}") from None
+
+
+def _without_password(text: str) -> str:
+    """Replace the password in URLs such as postgresql://user:password@host/name."""
+    return re.sub(r"(://[^/\s:@]*):[^/\s]*@", r"\1:***@", text)
 
 
 def _distributions(search: Search) -> "dict[str, BaseDistribution]":

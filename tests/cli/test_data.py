@@ -38,7 +38,7 @@ def serve_stl10(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     source = replace(
         registry.SOURCES["stl10"],
         files={"train": (File({"toy/file": MD5}),)},
-        downloads=(Download(f"{url}/file", MD5, "toy/file"),),
+        downloads=(Download(f"{url}/file", MD5, "toy/file", len(BODY)),),
     )
     monkeypatch.setitem(registry.SOURCES, "stl10", source)
 

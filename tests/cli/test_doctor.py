@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from graddiv import store
 from graddiv.cli import app
 from graddiv.cli.doctor import PEERS, REQUIRED
+from graddiv.errors import GradDivError
 from graddiv.paper.selfcheck import Check
+from tests.fake_records import arrays, description
+from tests.training.helpers import tiny
 
 ROOT = Path(__file__).parents[2]
 
@@ -64,3 +68,26 @@ def test_the_selfcheck_finds_what_is_expected_and_notices_what_is_not(monkeypatc
     result = CliRunner().invoke(app, ["doctor", "--selfcheck", "--device", "cpu"])
     assert result.exit_code == 1
     assert "NOT AS EXPECTED" in result.output
+
+
+def test_doctor_of_a_run_names_what_is_damaged(tmp_path: Path) -> None:
+    store.make_directory(tmp_path / "records")
+    for name in ("a", "b"):
+        store.write_arrays(tmp_path / "records" / f"{name}.record", arrays(), description())
+    store.write_json(tmp_path / "experiment.json", tiny("mnist/adv-bnn").dump())
+    log = store.Log(tmp_path / "metrics.jsonl")
+    log(event="start")
+    log.close()
+    (tmp_path / "notes.txt").write_text("not ours")
+    whole = CliRunner().invoke(app, ["doctor", str(tmp_path)])
+    assert (whole.exit_code, whole.output.split(": ")[1]) == (
+        0,
+        "4 files read, 0 damaged; 3 are as they were written by their checksum, 1 have none\n",
+    )
+    path = tmp_path / "records" / "b.record"
+    path.write_bytes(path.read_bytes()[:-1] + b"\7")
+    found = CliRunner().invoke(app, ["doctor", str(tmp_path)])
+    assert found.exit_code == 1
+    assert found.output.startswith(f"DAMAGED {path}: {path} is damaged: its content has sha256")
+    with pytest.raises(GradDivError, match="there is no directory"):
+        CliRunner().invoke(app, ["doctor", str(tmp_path / "none")], catch_exceptions=False)

@@ -1,5 +1,6 @@
 """`graddiv reproduce` as a user meets it."""
 
+import re
 from pathlib import Path
 from typing import NoReturn
 
@@ -54,6 +55,7 @@ def test_a_plan_without_its_data_says_how_to_get_them(tmp_path: Path, monkeypatc
     shown = output("table1", "--dry-run", "--runs", str(tmp_path / "runs"))
     assert "train PNI on cifar10" in shown
     assert "graddiv data fetch cifar10" in shown
+    assert re.search(r"a partial total: the data of \d+ of \d+ stages is missing", " ".join(shown.split()))
     with pytest.raises(GradDivError, match="graddiv data fetch cifar10"):
         output("table1", "--runs", str(tmp_path / "runs"))
 

@@ -5,12 +5,13 @@ import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
+from http.client import HTTPMessage
 from pathlib import Path
 
 import pytest
 
 from graddiv.data import fetch as fetching
-from graddiv.data import lookup
+from graddiv.data import lookup, names
 from graddiv.data.cifar10 import SOURCE as CIFAR10
 from graddiv.data.fetch import ByteListener, fetch, retrieve, unpack
 from graddiv.data.source import Download, File, Source
@@ -44,7 +45,7 @@ def quiet(title: str) -> AbstractContextManager[ByteListener]:
 
 def test_progress_reaches_the_end(site: Site, tmp_path: Path) -> None:
     seen: list[tuple[int, int | None]] = []
-    retrieve(f"{site.url}/file", tmp_path / "file", MD5, lambda here, total: seen.append((here, total)))
+    retrieve(f"{site.url}/file", tmp_path / "file", MD5, lambda here, total: seen.append((here, total)), len(BODY))
     assert (tmp_path / "file").read_bytes() == BODY
     assert [here for here, _ in seen] == [*range(1000, 10_001, 1000), 10_240]
     assert {total for _, total in seen} == {10_240}
@@ -53,28 +54,28 @@ def test_progress_reaches_the_end(site: Site, tmp_path: Path) -> None:
 
 def test_cut_connection_is_resumed(site: Site, tmp_path: Path) -> None:
     site.cuts = [3000, 0, 500]
-    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert (tmp_path / "file").read_bytes() == BODY
     assert site.ranges == [None, "bytes=3000-", "bytes=3000-", "bytes=3500-"]
 
 
 def test_a_later_run_resumes(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(BODY[:7000])
-    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert site.ranges == ["bytes=7000-"]
     assert (tmp_path / "file").read_bytes() == BODY
 
 
 def test_complete_part_is_only_checked(site: Site, tmp_path: Path) -> None:
     (tmp_path / "file.part").write_bytes(BODY)
-    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert (tmp_path / "file").read_bytes() == BODY
 
 
 def test_server_that_ignores_range(site: Site, tmp_path: Path) -> None:
     site.ignores_range = True
     site.cuts = [3000, 2000, 6000]
-    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert (tmp_path / "file").read_bytes() == BODY
     assert len(site.ranges) == 4
 
@@ -85,29 +86,31 @@ def test_wrong_bytes_are_deleted(site: Site, tmp_path: Path, begun: int) -> None
     site.content["/file"] = wrong
     (tmp_path / "file.part").write_bytes(BODY[:begun])
     found = hashlib.md5(wrong).hexdigest()
-    with pytest.raises(GradDivError, match=f"/file gave 10240 bytes with md5 {found}, expected md5 {MD5}; .* deleted"):
-        retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+    with pytest.raises(
+        GradDivError, match=f"/file gave 10240 bytes with md5 {found}, expected 10240 bytes with md5 {MD5}; .* deleted"
+    ):
+        retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert not (tmp_path / "file").exists()
     assert not (tmp_path / "file.part").exists()
 
 
 def test_passing_failure_is_retried(site: Site, tmp_path: Path) -> None:
     site.statuses = [503, 500]
-    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+    retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert (tmp_path / "file").read_bytes() == BODY
 
 
 def test_lasting_failure_gives_up_and_keeps_what_is_here(site: Site, tmp_path: Path) -> None:
     site.cuts = [3000] + [0] * 50
     with pytest.raises(GradDivError, match=r"cut after 3000 of 10240 bytes\); 3000 bytes are kept in .*file\.part"):
-        retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent)
+        retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
     assert len(site.ranges) == fetching.ATTEMPTS
     assert (tmp_path / "file.part").read_bytes() == BODY[:3000]
 
 
 def test_missing_page_is_not_asked_for_again(site: Site, tmp_path: Path) -> None:
     with pytest.raises(GradDivError, match=r"/gone could not be downloaded \(HTTP 404 Not Found\)"):
-        retrieve(f"{site.url}/gone", tmp_path / "file", MD5, silent)
+        retrieve(f"{site.url}/gone", tmp_path / "file", MD5, silent, len(BODY))
     assert len(site.ranges) == 1
 
 
@@ -116,7 +119,7 @@ def test_no_server(tmp_path: Path) -> None:
         unused.bind(("127.0.0.1", 0))  # held but not listening: connections are refused
         url = f"http://127.0.0.1:{unused.getsockname()[1]}/file"
         with pytest.raises(GradDivError, match=r"/file could not be downloaded \(.*refused"):
-            retrieve(url, tmp_path / "file", MD5, silent)
+            retrieve(url, tmp_path / "file", MD5, silent, len(BODY))
 
 
 def archive(*members: tuple[str, bytes | str]) -> bytes:
@@ -174,8 +177,8 @@ def toy(site: Site) -> Callable[[], Source]:
         CIFAR10,
         files={"train": (File({"toy/a": MD5}), *(File({path: md5[path]}) for path in md5))},
         downloads=(
-            Download(f"{site.url}/file", MD5, "toy/a"),
-            Download(f"{site.url}/b.tar.gz", hashlib.md5(packed).hexdigest(), "b.tar.gz", tuple(md5)),
+            Download(f"{site.url}/file", MD5, "toy/a", len(BODY)),
+            Download(f"{site.url}/b.tar.gz", hashlib.md5(packed).hexdigest(), "b.tar.gz", len(packed), tuple(md5)),
         ),
     )
 
@@ -211,3 +214,34 @@ def test_official_downloads_cover_the_official_files() -> None:
         provided = {path for download in source.downloads for path in download.outputs}
         assert all(provided & set(file.forms) for file in source.all_files)
         assert provided <= set(source.md5s)
+
+
+def test_an_answer_without_end_is_broken_off(site: Site, tmp_path: Path) -> None:
+    site.content["/file"] = BODY * 100
+    with pytest.raises(GradDivError, match=r"gave 1\d{4} bytes or more .*, expected 10240 bytes with md5 .* deleted"):
+        retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
+    assert not list(tmp_path.glob("file*"))
+
+
+@pytest.mark.parametrize("length", ["many", "-5", "9" * 30, "\u0663"])
+def test_a_length_that_is_none_is_not_believed(
+    length: str, site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    get = HTTPMessage.get
+
+    def lying(self: HTTPMessage, name: str, default: str | None = None) -> str | None:
+        return length if name == "Content-Length" else get(self, name, default)
+
+    monkeypatch.setattr(HTTPMessage, "get", lying)
+    if length == "9" * 30:
+        with pytest.raises(GradDivError, match="could not be downloaded"):
+            retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
+    else:
+        retrieve(f"{site.url}/file", tmp_path / "file", MD5, silent, len(BODY))
+        assert (tmp_path / "file").read_bytes() == BODY
+
+
+def test_every_download_is_encrypted_and_has_a_size() -> None:
+    downloads = [download for name in names() for download in lookup(name).downloads]
+    assert downloads
+    assert all(download.url.startswith("https://") and download.size > 0 for download in downloads)

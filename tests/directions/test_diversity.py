@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from graddiv import Dirac, GradDiv, GradDivError, RandomizedNetwork, bayesian, randomize
 from graddiv.directions import REGULARIZERS, ramp
-from graddiv.seeding import fold
+from graddiv.seeding import fold, isolated
 from tests.helpers import STOCHASTIC, convnet, differentiable, images, labels, network, no_type_checks
 
 
@@ -313,3 +313,37 @@ def test_two_processes_give_the_gradients_of_one(tmp_path: Path) -> None:
         assert len(found) > 4
         for name, g in found.items():
             assert torch.allclose(g, expected[name], rtol=1e-9, atol=1e-12), name
+
+
+class Attention(nn.Module):
+    """The pixels of an image in rows that look at each other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.out = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.embed(x.squeeze(1))
+        seen: Tensor = self.attention(rows, rows, rows, need_weights=False)[0]
+        logits: Tensor = self.out(seen.mean(1))
+        return logits
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+def test_attention_is_differentiated_twice(low_memory: bool) -> None:
+    """The fast kernels of attention have no second derivative, so the formula itself is used; it is the derivative."""
+    with isolated(0):
+        F = bayesian(Attention().double(), 0.1)
+    x, y, weight = images(3), labels(3) % 3, F.module.embed.weight
+    R = GradDiv("mean", n=2, low_memory=low_memory)
+    R(F, x, y, step=0).backward()
+    direction = torch.ones_like(weight) / weight.numel()
+    h, found = 1e-5, float((weight.grad * direction).sum())
+    values = []
+    with torch.no_grad():
+        for side in (h, -2 * h):
+            weight += side * direction
+            values.append(float(R(F, x, y, step=0)))
+    assert found == pytest.approx((values[0] - values[1]) / (2 * h), rel=1e-4)
+    assert abs(found) > 1e-6

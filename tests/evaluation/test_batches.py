@@ -1,9 +1,12 @@
+import itertools
 import os
 import random
+import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -17,6 +20,7 @@ from graddiv.evaluation.batches import Job, run, writing
 from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.robustness import attack_job
 from graddiv.records import Record
+from tests.dying import die_at
 from tests.evaluation.common import assert_same, contents, forked, small_cells, small_target, wait_or_kill
 from tests.fake_records import COMMON
 
@@ -153,6 +157,31 @@ def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) ->
         longest *= 1.2  # however slow this machine is, it comes to an end
     assert kills > 1, "it was never interrupted"
     assert contents(tmp_path / "cut") == contents(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_killed_at_every_file_operation_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+    target, wanted = small_target(), small_cells()[:2]
+
+    def work(directory: Path) -> None:
+        with writing(directory):
+            attack_all(target, wanted, directory)
+
+    def fatal(directory: Path, number: int) -> None:
+        die_at(number)
+        work(directory)
+
+    work(tmp_path / "whole")
+    for number in itertools.count(1):
+        directory = tmp_path / f"cut-{number}"
+        _, status = os.waitpid(forked(partial(fatal, directory, number)), 0)
+        if status == 0:
+            break
+        assert os.waitstatus_to_exitcode(status) == -signal.SIGKILL
+        assert wait_or_kill(forked(partial(work, directory)))
+        assert contents(directory) == contents(tmp_path / "whole")
+    print(f"killed before each of {number - 1} operations")
+    assert number > 30
 
 
 def test_two_processes_make_what_one_makes(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     state = {f"network.{name}": tensor for name, tensor in F.state_dict().items()}
     Run(directory).log_file.write_text('{"event": "epoch", "epoch": 1}\n')
     size = Run(directory).log_file.stat().st_size
-    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": {"step": 1, "log_size": size}})
+    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": {"step": 1, "sums": {}, "log_size": size}})
     return directory
 
 

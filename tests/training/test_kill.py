@@ -1,5 +1,6 @@
 """SIGKILL at any moment, also in the middle of writing a file: going on ends with the same bits."""
 
+import itertools
 import os
 import random
 import signal
@@ -10,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from graddiv import store
+from graddiv.store import files
 from graddiv.training import train
+from tests.dying import die_at
 from tests.helpers import no_type_checks
 from tests.training.helpers import assert_same_outcome, loader, tiny
 
@@ -97,8 +100,32 @@ def test_killed_inside_every_write(
     directory, deaths = tmp_path / "killed", 0
     for number in (1, 2, 3, 4, 3, 2, 4, 2, 99):  # of the writes since it was started: settings, then checkpoints
         with monkeypatch.context() as patched:
-            patched.setattr(store, "write", killed_in_write(number, rename))
+            write = killed_in_write(number, rename)
+            for module in (store, files):
+                patched.setattr(module, "write", write)
             deaths += ended(forked(lambda: train(EXPERIMENT, directory))) == -signal.SIGKILL
     assert deaths == 8
     assert_same_outcome(directory, whole[0])
     assert not list(directory.rglob(".*.tmp"))
+
+
+def test_killed_at_every_file_operation(tmp_path: Path) -> None:
+    experiment = tiny("mnist/adv-bnn+graddiv", "training.epochs=2", "training.batch=32", "training.checkpoint_every=1")
+    with no_type_checks():
+        train(experiment, tmp_path / "whole")
+    for number in itertools.count(1):
+        directory = tmp_path / f"killed-{number}"
+
+        def fatal(directory: Path = directory, number: int = number) -> None:
+            die_at(number)
+            train(experiment, directory)
+
+        code = ended(forked(fatal))
+        assert code in (0, -signal.SIGKILL)
+        if code == 0:
+            break
+        assert ended(forked(lambda directory=directory: train(experiment, directory))) == 0
+        assert_same_outcome(directory, tmp_path / "whole")
+        assert not list(directory.rglob(".*.tmp"))
+    print(f"killed before each of {number - 1} operations")
+    assert number > 30  # settings, log and checkpoints: each opened, flushed, renamed

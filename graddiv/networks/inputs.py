@@ -1,0 +1,50 @@
+"""What may go into a network and what must come out: checked where a call of the package begins."""
+
+import torch
+from torch import Tensor, nn
+
+from graddiv.errors import GradDivError
+
+HALF = (torch.float16, torch.bfloat16)
+
+
+def plain(name: str, value: object) -> Tensor:
+    """The values of a tensor without its history, as torch can differentiate with them."""
+    if not isinstance(value, Tensor):
+        raise GradDivError(f"{name} is of type {type(value).__name__}, expected a tensor: torch.as_tensor({name})")
+    return value.detach().clone() if value.is_inference() else value.detach()
+
+
+def check_takes(module: nn.Module, x: Tensor) -> None:
+    """Refuse images that the parameters of a network cannot be multiplied with, and parameters without gradients."""
+    parameters = [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]
+    if not parameters:
+        return
+    types = {p.dtype for p in parameters}
+    if half := types.intersection(HALF):
+        raise GradDivError(
+            f"the network has parameters of {half.pop()}, in which small steps and differences of gradients are lost "
+            "to rounding: call .float() on it and on x"
+        )
+    if x.dtype not in types:
+        raise GradDivError(f"x is of {x.dtype} and the network of {parameters[0].dtype}: convert x to that type")
+    if all(p.device != x.device for p in parameters):
+        raise GradDivError(f"x lies on {x.device} and the network on {parameters[0].device}: move x there")
+    if any(p.is_inference() for p in parameters):
+        raise GradDivError(
+            "the network was made inside torch.inference_mode(), where torch keeps no gradients: make it outside"
+        )
+
+
+def logits_of(output: object, who: str, batch: int) -> Tensor:
+    """Return the logits, which a module may give alone or first in a tuple, once their shape is right."""
+    logits = output[0] if isinstance(output, (tuple, list)) and output else output
+    if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
+        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise GradDivError(
+            f"{who} returned {found} for {batch} inputs, "
+            f"expected logits of shape ({batch}, classes), alone or first in a tuple"
+        )
+    if not logits.is_floating_point():
+        raise GradDivError(f"{who} returned outputs of {logits.dtype}, expected floating-point logits")
+    return logits
