@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from graddiv.networks import pni as pni
     from graddiv.networks import randomize as randomize
     from graddiv.networks import rse as rse
+    from graddiv.networks import straight_through as straight_through
     from graddiv.records import table as table
 
 _HOME = {
@@ -32,6 +33,7 @@ _HOME = {
     "pni": "graddiv.networks",
     "randomize": "graddiv.networks",
     "rse": "graddiv.networks",
+    "straight_through": "graddiv.networks",
     "table": "graddiv.records",
 }
 

@@ -8,6 +8,7 @@ from graddiv.networks.mixup import MixupNetwork, mixup_inference
 from graddiv.networks.pni import PNINetwork, pni
 from graddiv.networks.randomized import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, running_statistics
 from graddiv.networks.rse import RSENetwork, rse
+from graddiv.networks.straight_through import StraightThrough, straight_through
 from graddiv.registries import ARCHITECTURES
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "RSENetwork",
     "RandomizedNetwork",
     "SampleModel",
+    "StraightThrough",
     "Support",
     "Theta",
     "architecture",
@@ -35,5 +37,6 @@ __all__ = [
     "rse",
     "running_statistics",
     "stl10_cnn",
+    "straight_through",
     "vgg16",
 ]

@@ -17,6 +17,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
+from graddiv.networks.straight_through import StraightThrough
 from graddiv.seeding import fold
 
 Noise = Mapping[str, Tensor] | int
@@ -53,6 +54,11 @@ class RandomizedNetwork(nn.Module, ABC):
     def pointwise(self) -> bool:
         """Whether f(x)[i] depends on x[i] alone (batch norm aside), so that batches may be cut and joined freely."""
         return True
+
+    @property
+    def proxy_gradient(self) -> bool:
+        """Whether gradients are those of a stand-in, because a step inside has none of its own (`straight_through`)."""
+        return any(isinstance(m, StraightThrough) for m in self.modules())
 
     @abstractmethod
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
