@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from graddiv.networks import Dirac as Dirac
     from graddiv.networks import RandomizedNetwork as RandomizedNetwork
     from graddiv.networks import bayesian as bayesian
+    from graddiv.networks import ensemble as ensemble
     from graddiv.networks import mixup_inference as mixup_inference
     from graddiv.networks import pni as pni
     from graddiv.networks import randomize as randomize
@@ -29,6 +30,7 @@ _HOME = {
     "Dirac": "graddiv.networks",
     "RandomizedNetwork": "graddiv.networks",
     "bayesian": "graddiv.networks",
+    "ensemble": "graddiv.networks",
     "mixup_inference": "graddiv.networks",
     "pni": "graddiv.networks",
     "randomize": "graddiv.networks",

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 
@@ -36,6 +36,16 @@ def uniform(seed: int, ids: Int64[Tensor, " b"], k: int) -> Float64[Tensor, "b k
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
     return _shift(z ^ _shift(z, 31), 11).double() * 2.0**-53
+
+
+def normal(seed: int, ids: Int64[Tensor, " b"] | None, k: int, like: Tensor) -> Float[Tensor, "r k"]:
+    """N(0, I), k numbers for each example, whatever batch it is in; without ids one row.  With the type of `like`."""
+    addresses = [seed] if ids is None else [fold(seed, "example", i) for i in ids.tolist()]
+    noise = torch.empty(len(addresses), k, device=like.device, dtype=like.dtype)
+    # A row is a whole image's noise, thousands of numbers: the loop costs nothing beside them.
+    for row, address in zip(noise, addresses, strict=True):
+        row.normal_(generator=generator(address, like.device))
+    return noise
 
 
 def _signed(word: int) -> int:

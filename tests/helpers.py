@@ -1,5 +1,6 @@
 """What several test modules share: small networks of every noise kind, and a watch on the global random state."""
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,17 @@ import torch
 from jaxtyping import config
 from torch import Tensor, nn
 
-from graddiv.networks import Dirac, PNINetwork, RandomizedNetwork, bayesian, mixup_inference, pni, randomize, rse
+from graddiv.networks import (
+    Dirac,
+    PNINetwork,
+    RandomizedNetwork,
+    bayesian,
+    ensemble,
+    mixup_inference,
+    pni,
+    randomize,
+    rse,
+)
 from graddiv.seeding import generator, isolated
 
 SHAPE = (1, 6, 6)
@@ -60,6 +71,15 @@ def with_dropout(module: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(*module[:-1], nn.Dropout(0.3), module[-1])
 
 
+def siblings(module: nn.Module, count: int) -> list[nn.Module]:
+    """The module and others of its kind with weights of their own."""
+    others = [copy.deepcopy(module) for _ in range(count - 1)]
+    for seed, other in enumerate(others):
+        for p in other.parameters():
+            p.data += torch.randn(p.shape, generator=generator(seed), dtype=p.dtype) * p.std(correction=0)
+    return [module, *others]
+
+
 KINDS: dict[str, Callable[[nn.Sequential], RandomizedNetwork]] = {
     "dirac": Dirac,
     "bayesian": lambda module: bayesian(module, 0.1),
@@ -67,8 +87,12 @@ KINDS: dict[str, Callable[[nn.Sequential], RandomizedNetwork]] = {
     "rse": lambda module: rse(module, SHAPE),
     "mixup": lambda module: mixup_inference(module, (images(40, 7), torch.arange(40) % CLASSES)),
     "foreign": lambda module: randomize(with_dropout(module)),
+    "ensemble": lambda module: ensemble(siblings(module, 3)),
 }
 STOCHASTIC = [kind for kind in KINDS if kind != "dirac"]
+FINITE = ["ensemble"]
+"""Kinds of which two draws may be the same sample model."""
+UNBOUNDED = [kind for kind in STOCHASTIC if kind not in FINITE]
 
 
 def differentiable(F: RandomizedNetwork) -> dict[str, Tensor]:

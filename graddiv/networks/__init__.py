@@ -1,6 +1,7 @@
 """Randomized networks: architectures written once, randomness added from outside."""
 
 from graddiv.networks.architectures import Normalize, architecture, mnist_cnn, stl10_cnn, vgg16
+from graddiv.networks.ensemble import EnsembleNetwork, adp_diversity, ensemble
 from graddiv.networks.foreign import ForeignNetwork, randomize
 from graddiv.networks.gaussian import GaussianNetwork, bayesian
 from graddiv.networks.local import LocalGaussian, local_reparametrization
@@ -14,6 +15,7 @@ from graddiv.registries import ARCHITECTURES
 __all__ = [
     "ARCHITECTURES",
     "Dirac",
+    "EnsembleNetwork",
     "ForeignNetwork",
     "GaussianNetwork",
     "LocalGaussian",
@@ -27,8 +29,10 @@ __all__ = [
     "StraightThrough",
     "Support",
     "Theta",
+    "adp_diversity",
     "architecture",
     "bayesian",
+    "ensemble",
     "local_reparametrization",
     "mixup_inference",
     "mnist_cnn",

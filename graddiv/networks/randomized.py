@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.networks.straight_through import StraightThrough
-from graddiv.seeding import fold
+from graddiv.seeding import fold, uniform
 
 Noise = Mapping[str, Tensor] | int
 """The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself."""
@@ -97,6 +98,20 @@ class RandomizedNetwork(nn.Module, ABC):
         """Return every value of the noise with its probability, where there are finitely many; None otherwise."""
         return None
 
+    def distinct_draws(
+        self, seeds: Sequence[int], batch: Int64[Tensor, " b"] | None = None
+    ) -> list[Callable[[], Noise]]:
+        """Return a draw for each seed, made when it is called, for sample models that are compared with each other.
+
+        Where noise has finitely many values these are different ones, drawn without replacement and shared by the
+        batch, and there are no more draws than values: a model compared with itself would seem to agree with another.
+        """
+        support = self.support()
+        if support is None or len(support.noises) == 1:
+            return [partial(self.draw, seed, batch) for seed in seeds]
+        order = support.without_replacement(len(seeds), seeds[0])
+        return [partial(support.noises.__getitem__, i) for i in order]
+
     def sample(self, n: int, seed: int, batch: Int64[Tensor, " b"] | None = None) -> list[SampleModel]:
         """Return f_1 .. f_n ~ q_theta; the first 3 of 10 are the same as the first 3 of 3."""
         # With gradients, models must not share sigma's graph: a backward pass through one would free it for the others.
@@ -122,6 +137,17 @@ class Support(NamedTuple):
     noises: Sequence[Noise]
     probabilities: Float64[Tensor, " outcomes"]
     """They sum to 1."""
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all values are equally likely."""
+        return bool((self.probabilities == self.probabilities[0]).all())
+
+    def without_replacement(self, n: int, seed: int) -> list[int]:
+        """Draw the numbers of n different values, or all of them if there are fewer, each time in proportion to what is left."""
+        u = uniform(seed, torch.arange(len(self.noises)), 1)[:, 0]
+        waiting = -torch.log1p(-u) / self.probabilities.cpu()  # exponential times: the first ones come in this law
+        return [int(i) for i in waiting.argsort()[:n]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,6 +228,14 @@ def check_rows(rows: int, batch: int) -> None:
     """Refuse noise that was drawn for a batch of another size; noise of one row serves every x."""
     if rows not in (1, batch):
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
+
+
+def neighbours(b: int, device: torch.device) -> Int64[Tensor, " b"]:
+    """For each row of a batch of b another one: its neighbour, as training visits the examples in random order anyway.
+
+    So an example meets the same one however many processes share the batch, if each has an even number of rows.
+    """
+    return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)
 
 
 def opposite(noise: Noise) -> dict[str, Tensor]:

@@ -18,7 +18,7 @@ from graddiv.networks.randomized import (
     opposite,
     running_statistics,
 )
-from graddiv.seeding import fold, generator, isolated
+from graddiv.seeding import isolated, normal
 
 
 class NoiseSite(nn.Module):
@@ -62,12 +62,7 @@ class RSENetwork(RandomizedNetwork):
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         sizes = [math.prod(shape) for shape in self.shapes.values()]
-        addresses = [seed] if batch is None else [fold(seed, "example", i) for i in batch.tolist()]
-        parameter = next(self.module.parameters())
-        noise = torch.empty(len(addresses), sum(sizes), device=self.device, dtype=parameter.dtype)
-        # A row is a whole image's noise at all sites, tens of thousands of numbers: the loop costs nothing beside them.
-        for row, address in zip(noise, addresses, strict=True):
-            row.normal_(generator=generator(address, self.device))
+        noise = normal(seed, batch, sum(sizes), next(self.module.parameters()))
         parts = torch.split_with_sizes(noise, sizes, dim=1)
         shaped = [part.reshape(-1, *shape) for part, shape in zip(parts, self.shapes.values(), strict=True)]
         return dict(zip(self.shapes, shaped, strict=True))

@@ -14,7 +14,10 @@ from graddiv.recipes import recipe
 from graddiv.runs import Run
 from graddiv.seeding import generator
 
-METHODS = ("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv")
+METHODS = (
+    *("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv"),
+    *("ensemble", "ensemble+graddiv", "gal", "adp", "dverge"),
+)
 
 
 def random_data(name: str, examples: int, split: str = "train") -> Dataset:
@@ -40,6 +43,8 @@ def tiny(name: str, *overrides: str) -> Experiment:
         small += ["graddiv.warmup=0", "graddiv.rampup=0", "graddiv.n=2"]
     if e.mixup is not None:
         small.append("mixup.pool=10")
+    if e.ensemble is not None and e.ensemble.dverge:
+        small += ["ensemble.dverge_m=2", "ensemble.baseline=0"]
     return recipe(name, overrides=[*small, *overrides])
 
 
