@@ -15,11 +15,21 @@ from graddiv.networks import (
     PNINetwork,
     RandomizedNetwork,
     bayesian,
+    compressed,
     ensemble,
+    mc_dropout,
     mixup_inference,
+    pixeldp,
     pni,
+    pni_activations,
+    random_crops,
     randomize,
+    resize_and_pad,
     rse,
+    sap,
+    smoothing,
+    total_variation,
+    wca,
 )
 from graddiv.seeding import generator, isolated
 
@@ -88,10 +98,27 @@ KINDS: dict[str, Callable[[nn.Sequential], RandomizedNetwork]] = {
     "mixup": lambda module: mixup_inference(module, (images(40, 7), torch.arange(40) % CLASSES)),
     "foreign": lambda module: randomize(with_dropout(module)),
     "ensemble": lambda module: ensemble(siblings(module, 3)),
+    "dropout": lambda module: mc_dropout(module, SHAPE),
+    "sap": lambda module: sap(module, SHAPE, gradient="exact"),
+    "resized": lambda module: resize_and_pad(module, SHAPE, margin=2, shrink=True),
+    "crops": lambda module: random_crops(module, SHAPE),
+    "smoothing": lambda module: smoothing(module, SHAPE),
+    "pixeldp": lambda module: pixeldp(module, SHAPE),
+    "wca": lambda module: wca(module, SHAPE, features=5),
+    "pni-activations": lambda module: pni_activations(module, SHAPE),
+    "pni-image": lambda module: pni_activations(module, SHAPE, at="image"),
+    "compressed": lambda module: compressed(module, bits=3, quality=75),
+    "total-variation": lambda module: total_variation(module, SHAPE, iterations=5, gradient="unrolled"),
+    "total-variation-bpda": lambda module: total_variation(module, SHAPE, iterations=5),
 }
-STOCHASTIC = [kind for kind in KINDS if kind != "dirac"]
-FINITE = ["ensemble"]
+DETERMINISTIC = ["dirac", "compressed"]
+STOCHASTIC = [kind for kind in KINDS if kind not in DETERMINISTIC]
+FINITE = ["ensemble", "resized", "crops"]
 """Kinds of which two draws may be the same sample model."""
+PER_EXAMPLE = [kind for kind in STOCHASTIC if kind not in ("bayesian", "pni", "foreign", "ensemble")]
+"""Kinds whose noise training draws for each example apart."""
+WITH_TENSORS = [kind for kind in KINDS if kind != "foreign"]
+"""Kinds whose noise is a set of tensors."""
 UNBOUNDED = [kind for kind in STOCHASTIC if kind not in FINITE]
 
 

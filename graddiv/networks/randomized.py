@@ -144,7 +144,7 @@ class Support(NamedTuple):
         return bool((self.probabilities == self.probabilities[0]).all())
 
     def without_replacement(self, n: int, seed: int) -> list[int]:
-        """Draw the numbers of n different values, or all of them if there are fewer, each time in proportion to what is left."""
+        """Draw the numbers of n different values, or of all, each in proportion to the probabilities of those left."""
         u = uniform(seed, torch.arange(len(self.noises)), 1)[:, 0]
         waiting = -torch.log1p(-u) / self.probabilities.cpu()  # exponential times: the first ones come in this law
         return [int(i) for i in waiting.argsort()[:n]]
@@ -198,6 +198,38 @@ class Dirac(RandomizedNetwork):
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.module(x)
         return logits
+
+
+class Noiseless(RandomizedNetwork):
+    """F with its noise held at the mean: the deterministic network that some defenses train before they add noise."""
+
+    def __init__(self, F: RandomizedNetwork) -> None:
+        super().__init__(F.module)
+        if F.mean() is None:
+            raise GradDivError(f"the noise of {type(F).__name__} has no mean, expected a network that can be quiet")
+        self.F = F
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        return {}
+
+    def mean(self) -> Noise:
+        return {}
+
+    def support(self) -> Support:
+        return Support([{}], torch.ones(1, dtype=torch.float64))
+
+    def theta(self) -> Theta:
+        return self.F.theta()
+
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
+        check_noise(noise, {}, self.device)
+        mean = self.F.mean()
+        assert mean is not None
+        return self.F.realise(mean, theta)
 
 
 def check_noise(

@@ -146,7 +146,7 @@ def _merged(tables: Tables, over: Mapping[str, Any]) -> Tables:
 
 
 def _random(method: Tables) -> bool:
-    return any(section in DEFENSES for section in method)
+    return any(section in DEFENSES and DEFENSES[section].random for section in method)
 
 
 def _shipped(name: str) -> Tables:

@@ -8,8 +8,7 @@ from torch import Tensor, nn
 
 from graddiv.attacks import EOT, PGD
 from graddiv.directions import GradDiv
-from graddiv.experiment import AdversarySection, Experiment
-from graddiv.experiment.defenses import Minibatch
+from graddiv.experiment import AdversarySection, Experiment, Minibatch
 from graddiv.geometry import per_example
 from graddiv.losses import ce
 from graddiv.networks import RandomizedNetwork

@@ -16,7 +16,8 @@ from graddiv.seeding import generator
 
 METHODS = (
     *("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv"),
-    *("ensemble", "ensemble+graddiv", "gal", "adp", "dverge"),
+    *("ensemble", "ensemble+graddiv", "gal", "adp", "dverge", "mc-dropout", "sap", "xie", "crops", "smoothing"),
+    *("pixeldp", "wca", "pni-image", "pni-activations", "pni-activations+graddiv", "bit-depth", "jpeg", "tv-min"),
 )
 
 
@@ -45,6 +46,8 @@ def tiny(name: str, *overrides: str) -> Experiment:
         small.append("mixup.pool=10")
     if e.ensemble is not None and e.ensemble.dverge:
         small += ["ensemble.dverge_m=2", "ensemble.baseline=0"]
+    if e.total_variation is not None:
+        small.append("total_variation.iterations=2")
     return recipe(name, overrides=[*small, *overrides])
 
 

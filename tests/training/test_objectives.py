@@ -5,7 +5,7 @@ from torch.nn.functional import cross_entropy
 
 from graddiv import GradDiv
 from graddiv.attacks import EOT, PGD
-from graddiv.experiment.defenses import Minibatch
+from graddiv.experiment import Minibatch
 from graddiv.networks import RandomizedNetwork, adp_diversity
 from graddiv.networks.gaussian import GaussianNetwork
 from graddiv.seeding import fold, uniform
