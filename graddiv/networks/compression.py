@@ -29,7 +29,8 @@ class BitDepth:
 
     def __call__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
         levels = 2**self.bits - 1
-        return torch.round(x * levels) / levels
+        quantized: Tensor = torch.round(x * levels) / levels
+        return quantized
 
 
 LUMINANCE = (
@@ -48,8 +49,8 @@ CHROMINANCE = (
 class JPEG:
     """x -> 8 x 8 cosine transform -> round(. / Q) Q -> back, in YCbCr, for pixels in [0, 1].
 
-    Without the subsampling of colour, and without the entropy coding, which loses nothing; images are continued at their
-    edges to multiples of 8.
+    Without the subsampling of colour, and without the entropy coding, which loses nothing; images are continued at
+    their edges to multiples of 8.
     """
 
     quality: int

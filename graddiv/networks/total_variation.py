@@ -1,4 +1,4 @@
-"""Total-variation minimisation (Guo et al. 2018): random pixels are dropped, and the image is rebuilt from the others."""
+"""Total-variation minimisation (Guo et al. 2018): random pixels are dropped, the image is rebuilt from the others."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -95,7 +95,7 @@ class Transformed:
         R, C = self.rows[:, None].to(x.dtype), self.columns[:, None].to(x.dtype)
         if x.shape[2:] != (R.shape[3], C.shape[3]):
             raise GradDivError(
-                f"images are {tuple(x.shape[2:])}, expected {R.shape[3]} x {C.shape[3]} as when it was made"
+                f"images are {tuple(x.shape[2:])}, expected {(R.shape[3], C.shape[3])}, as input_shape said"
             )
         covered = R.sum(3, keepdim=True) @ C.sum(3, keepdim=True).mT
         return self.f(R @ x @ C.mT + self.padding * (1 - covered))

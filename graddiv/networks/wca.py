@@ -59,15 +59,14 @@ def wca(module: nn.Module, input_shape: Sequence[int], *, features: int = 32) ->
     input_shape: the shape of one image.
     features: the dimension of the noise; 32 in the paper.
     """
-    name, last = next(
-        ((n, m) for n, m in reversed(list(module.named_modules())) if isinstance(m, nn.Linear)), ("", None)
-    )
-    if not name or last is None or features < 1:
-        raise GradDivError(
-            f"{type(module).__name__} has no linear layer inside, or features is {features}, not positive"
-        )
+    if features < 1:
+        raise GradDivError(f"features is {features}, expected at least 1")
+    layers = [(n, m) for n, m in module.named_modules() if n and isinstance(m, nn.Linear)]
+    if not layers:
+        raise GradDivError(f"{type(module).__name__} has no linear layer inside, expected a linear classifier")
+    name, last = layers[-1]
     # New weights are addressed by those they replace, so that another initialisation has another head.
-    with isolated(fold(0, "wca", float(last.weight.detach().double().sum()).hex())):
+    with isolated(fold(0, "wca", float(last.weight.detach().flatten()[0]).hex())):
         like = last.weight
         projection = nn.Linear(last.in_features, features).to(like.device, like.dtype)
         head = HeadNoise(nn.Linear(features, last.out_features).to(like.device, like.dtype))
