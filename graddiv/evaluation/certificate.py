@@ -44,7 +44,7 @@ def certify(
 ) -> Certificate:
     """radius = sigma Phi^-1(p), p the Clopper-Pearson lower bound on the share of the class that won another vote.
 
-    F: the network.  Any may vote; a radius comes with Gaussian noise on the image or on a 1-Lipschitz first layer alone.
+    F: the network.  Any may vote; a radius needs Gaussian noise, on the image or on a 1-Lipschitz first layer.
     x: the images.
     n: draws that bound the share.
     choosing: draws that choose the class; they must be others, or the bound would not hold.

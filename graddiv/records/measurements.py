@@ -241,7 +241,7 @@ class EnsembleSizeRecord(MeasurementRecord):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class CertificateRecord(MeasurementRecord):
-    """The winner of the vote, and the l_2 radius within which it is proved to win, at level 1 - alpha for an example."""
+    """The winner of the vote, and the l_2 radius within which it is proved to win, at level 1 - alpha each."""
 
     kind: ClassVar[str] = "certificate"
 
@@ -267,11 +267,10 @@ class CertificateRecord(MeasurementRecord):
     @property
     def summary(self) -> str:
         radii = (0.25, 0.5, 1.0) if self.sigma else ()
+        right = f"vote of {self.draws} models: {100 * self.accuracy():.1f} % right"
         certified = "".join(f", {100 * self.accuracy(r):.1f} % proved at l2 radius {r:g}" for r in radii)
         abstained = 100 * float((self.label < 0).mean())
-        return (
-            f"vote of {self.draws} models: {100 * self.accuracy():.1f} % right, {abstained:.1f} % abstained{certified}"
-        )
+        return f"{right}, {abstained:.1f} % abstained{certified}"
 
 
 def _median(values: np.ndarray) -> str:

@@ -20,7 +20,7 @@ def test_three_bits_are_eight_levels_with_black_and_white() -> None:
 @pytest.mark.parametrize("quality", [10, 50, 75, 90])
 @pytest.mark.parametrize("colours", [1, 3])
 def test_jpeg_is_the_one_of_a_library(quality: int, colours: int) -> None:
-    """Pillow's, without the subsampling of colour; a coefficient just between two levels may be rounded the other way."""
+    """Pillow's, without the subsampling of colour; a coefficient between two levels may be rounded the other way."""
     Image = pytest.importorskip("PIL.Image")
     g = torch.Generator().manual_seed(quality)
     coarse = torch.rand(1, colours, 4, 4, generator=g)
