@@ -178,7 +178,7 @@ class WCASection(Defense):
     features: Count = 32
     weight: NotNegative = Field(1.0, description="of the log variances of the logits in training")
     variances: Literal["sum of logs", "log of sum"] = Field(
-        "sum of logs", description="over classes: as in the paper, or as in its released code"
+        "sum of logs", description="over classes; the released code has the log of the sum"
     )
     decay: NotNegative = Field(1e-4, description="of L and W, as weight decay of Adam has it")
 

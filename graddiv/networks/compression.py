@@ -100,8 +100,8 @@ def compressed(module: nn.Module, *, bits: int | None = None, quality: int | Non
     """Put a compression before `module`: to so many bits a pixel, or JPEG of that quality, or first the one, then JPEG.
 
     module: the network; train it on compressed images, as Guo et al. do.
-    bits: 1 to 8; 3 in the paper.
-    quality: 1 to 100; 75 in the paper.
+    bits: 1 to 8; 3 is usual.
+    quality: 1 to 100; 75 in the released code.
     """
     if bits is None and quality is None:
         raise GradDivError("neither bits nor quality is given, expected at least one of them")

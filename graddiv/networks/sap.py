@@ -54,8 +54,8 @@ class SAPNetwork(SiteNetwork):
     """Prunes after every activation; what it wraps was trained without.
 
     SAP as its authors describe it: after the activation, with k = N.  The reimplementation that Athalye et al. (2018)
-    broke prunes before batch norm and activation, with k = 2N and q = 1 - exp(-kp), and is not SAP: see the erratum of
-    Dhillon & Carlini (2020), which breaks SAP itself with BPDA.
+    broke prunes before batch norm and activation, with k = 2N and q = 1 - exp(-kp), and is not SAP: there is an erratum
+    by Dhillon & Carlini (arXiv 2010.00071).
     """
 
     law = "uniform"

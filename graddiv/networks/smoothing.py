@@ -112,7 +112,7 @@ def smoothing(module: nn.Module, input_shape: Sequence[int], *, sigma: float = 0
     """Add Gaussian noise to the image before `module`, whose input normalization, if any, comes after the noise.
 
     input_shape: the shape of one image.
-    sigma: the standard deviation of the noise, in pixel units; 0.12 to 1 in the paper.
+    sigma: the standard deviation of the noise, in pixel units; 0.12 to 1 in the released code.
     """
     return SmoothedNetwork(module, tuple(input_shape), _positive(sigma))
 

@@ -113,7 +113,7 @@ def total_variation(
     """Rebuild the image from half of its pixels before `module` sees it; train `module` on rebuilt images.
 
     input_shape: the shape of one image, (c, h, w).
-    lam: the weight of the total variation; 0.03 in the paper.
+    lam: the weight of the total variation; 0.03 in the released code.
     iterations: of the solver, always all of them.
     gradient: "identity" (BPDA) or "unrolled", what an adversary differentiates.
     """

@@ -57,7 +57,7 @@ def wca(module: nn.Module, input_shape: Sequence[int], *, features: int = 32) ->
 
     module: the network; its last layer must be linear.
     input_shape: the shape of one image.
-    features: the dimension of the noise; 32 in the paper.
+    features: the dimension of the noise; 32 in the released code.
     """
     if features < 1:
         raise GradDivError(f"features is {features}, expected at least 1")

@@ -67,7 +67,12 @@ class RunPlan:
             m=self.effort.m,
             models=self.effort.models,
             grid=self.effort.grid,
+            draws=self.effort.draws,
         )
+
+    def has(self, need: str) -> bool:
+        """Whether this can be measured of it: a deterministic network has no transfer between its sample models."""
+        return self.experiment.random or need not in MEASUREMENTS or not MEASUREMENTS[need].of_random_networks_only
 
     def cells(self, need: str) -> list[Cell]:
         """The attacks that a need is made of."""
@@ -165,7 +170,7 @@ def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
         for experiment in request.experiments(entry):
             run = RunPlan(experiment, request.effort, entry.judged_on, entry.shipped)
             _, needs = found.setdefault(experiment.run_name, (run, []))
-            needs += [need for need in entry.needs if need not in needs]
+            needs += [need for need in entry.needs if need not in needs and run.has(need)]
     return found
 
 
@@ -194,7 +199,7 @@ def plan_report(request: Request, runs: Path) -> Plan:
 
 
 def _files(run: RunPlan, needs: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for need in needs for name in run.files(need)))
+    return tuple(dict.fromkeys(name for need in needs if run.has(need) for name in run.files(need)))
 
 
 def _attack_tables(name: str, needs: Sequence[str], compared: dict[str, RunPlan]) -> list[PlannedItem]:
