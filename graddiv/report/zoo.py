@@ -75,11 +75,11 @@ def _values(line: _Line, cheapest: float) -> dict[str, float | None]:
         found[column] = None if row is None else 100 * row.accuracy.mean
     concentration = [c for run in line.runs if (c := run.measured(ConcentrationRecord)) is not None]
     transfer = [t.accuracies for run in line.runs if (t := run.measured(TransferRecord)) is not None]
-    certificates = [c for run in line.runs if (c := run.measured(CertificateRecord)) is not None and c.sigma > 0]
+    proofs = [p for run in line.runs if (p := run.measured(CertificateRecord)) is not None and p.sigma > 0]
     found["ρ"] = _mean([float(np.nanmedian(c.rho_debiased)) for c in concentration])
     found["own model"] = _mean([100 * t.own for t in transfer])
     found["other models"] = _mean([100 * t.mean for t in transfer])
-    found["certified"] = _mean([100 * c.accuracy(CERTIFIED_AT) for c in certificates])
+    found["certified"] = _mean([100 * p.accuracy(CERTIFIED_AT) for p in proofs])
     found["training"] = float(np.mean([run.experiment.work for run in line.runs])) / cheapest
     return found
 
@@ -99,9 +99,10 @@ def _text(line: _Line, name: str, value: float | None) -> str:
 
 def _finding(lines: Sequence[_Line]) -> str:
     """Which gain over the first defense survives an adversary that knows: by the Totals and their intervals."""
-    first, *others = [line for line in lines if ALL_TOTAL in line.rows] or [None]
-    if first is None or not others:
+    judged = [line for line in lines if ALL_TOTAL in line.rows]
+    if len(judged) < 2:
         return ""
+    first, *others = judged
     ceiling = first.rows[ALL_TOTAL].accuracy.interval.high
     above = [line.title for line in others if line.rows[ALL_TOTAL].accuracy.interval.low > ceiling]
     which = ", ".join(above) if above else "none"

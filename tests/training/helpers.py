@@ -46,6 +46,8 @@ def tiny(name: str, *overrides: str) -> Experiment:
         small.append("mixup.pool=10")
     if e.ensemble is not None and e.ensemble.dverge:
         small += ["ensemble.dverge_m=2", "ensemble.baseline=0"]
+    if e.dropout is not None:  # of the few channels of so narrow a network none should be lost
+        small.append("dropout.conv_rate=0")
     if e.total_variation is not None:
         small.append("total_variation.iterations=2")
     return recipe(name, overrides=[*small, *overrides])
