@@ -169,12 +169,14 @@ def recipes(context: typer.Context) -> None:
     if context.invoked_subcommand is not None:
         return
     from rich.console import Console
-    from rich.table import Table
+    from rich.table import Column, Table
 
     from graddiv.recipes import SCALES, names, recipe, title
     from graddiv.registries import REGULARIZERS
 
-    table = Table("recipe", "method", *SCALES, box=None, pad_edge=False)
+    # names are copied from here, so on narrow terminals other columns give way
+    recipe_column = Column("recipe", min_width=max(map(len, names())))
+    table = Table(recipe_column, "method", *SCALES, box=None, pad_edge=False)
     for name in names():
         costs = [recipe(name, scale).cost for scale in SCALES]
         table.add_row(name, title(recipe(name).method), *costs)

@@ -86,11 +86,9 @@ def _values(line: _Line, cheapest: float) -> dict[str, float | None]:
 
 def _text(line: _Line, name: str, value: float | None) -> str:
     if value is None:
-        random = line.runs[0].random
-        applies = name in ("clean", "fixed draw", "paper's Total", "all attacks", "ρ") or (
-            random and name != "certified"
-        )
-        return NOT_RUN if applies else NOT_APPLICABLE
+        of_random_ones = name in ("fresh draws", "mean of draws", "own model", "other models")
+        missing = name != "certified" and (line.runs[0].random or not of_random_ones)
+        return NOT_RUN if missing else NOT_APPLICABLE
     if name in ADVERSARIES:
         proxy = name != "clean" and any(r.proxy_gradient for run in line.runs for r in run.attacks)
         return f"{value:.1f}{PROXY if proxy else ''}"
