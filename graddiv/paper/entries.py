@@ -303,7 +303,7 @@ ZOO = Entry(
         *("ensemble", "ensemble+graddiv", "gal", "adp", "dverge", "mc-dropout", "sap", "xie", "crops"),
         *("smoothing", "pixeldp", "wca", "pni-image", "pni-activations", "bit-depth", "jpeg", "tv-min"),
     ),
-    (Render("zoo-table", ("suite", "concentration", "transfer", "certificate")),),
+    (Render("zoo-table", ("suite", "knowing", "concentration", "transfer", "certificate")),),
     scales=("quick", "demo"),
 )
 """docs/zoo.md describes them; the table is this entry's."""

@@ -29,6 +29,10 @@ ADVERSARIES = {
 """Columns of accuracies: what the adversary of PGD knows, and the row of the table of attacks."""
 
 
+STRONG = ("SPGD", "ARC")
+"""Attacks for diverse gradients, of which the one that does best is shown: stochastic PGD, and ARC."""
+
+
 class _Line(NamedTuple):
     title: str
     rows: dict[str, Row]
@@ -57,7 +61,8 @@ def zoo_table(comparison: Comparison) -> Table:
         rows=tuple(body),
         caption=f"Ours: {scale_of_ours(comparison, {r.examples for r in records}, repeats)}.  {_finding(lines)}  "
         "Accuracies in %.  Fixed draw, fresh draws and mean of draws are PGD on one sample model, on a new one at each "
-        "step (EOT^1) and on the mean of several (EOT); all are judged on models that the attack never saw.  ρ is "
+        "step (EOT^1) and on the mean of several (EOT); all are judged on models that the attack never saw.  Strong: "
+        "the better of stochastic PGD and ARC, which goes from model to model.  ρ is "
         "debiased.  Own model and other models: accuracy when the very model that answers was attacked, and when "
         f"another was{_transfer_radius(comparison)}; the difference is what randomness buys.  Certified: proved by "
         f"randomized smoothing within an l_2 radius of {CERTIFIED_AT:g}.  Training: in multiples of the cheapest here."
@@ -73,6 +78,8 @@ def _values(line: _Line, cheapest: float) -> dict[str, float | None]:
     for column, label in ADVERSARIES.items():
         row = line.rows.get(label)
         found[column] = None if row is None else 100 * row.accuracy.mean
+    strong = [row.accuracy.mean for label, row in line.rows.items() if label.removeprefix("EOT-").startswith(STRONG)]
+    found = {**found, "strong": 100 * min(strong) if strong else None, "all attacks": found.pop("all attacks")}
     concentration = [c for run in line.runs if (c := run.measured(ConcentrationRecord)) is not None]
     transfer = [t.accuracies for run in line.runs if (t := run.measured(TransferRecord)) is not None]
     proofs = [p for run in line.runs if (p := run.measured(CertificateRecord)) is not None and p.sigma > 0]
@@ -89,7 +96,7 @@ def _text(line: _Line, name: str, value: float | None) -> str:
         of_random_ones = name in ("fresh draws", "mean of draws", "own model", "other models")
         missing = name != "certified" and (line.runs[0].random or not of_random_ones)
         return NOT_RUN if missing else NOT_APPLICABLE
-    if name in ADVERSARIES:
+    if name in (*ADVERSARIES, "strong"):
         proxy = name != "clean" and any(r.proxy_gradient for run in line.runs for r in run.attacks)
         return f"{value:.1f}{PROXY if proxy else ''}"
     return f"{value:.2f}" if name == "ρ" else f"{value:.1f}" + ("×" if name == "training" else "")
