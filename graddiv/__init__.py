@@ -15,10 +15,22 @@ if TYPE_CHECKING:
     from graddiv.networks import Dirac as Dirac
     from graddiv.networks import RandomizedNetwork as RandomizedNetwork
     from graddiv.networks import bayesian as bayesian
+    from graddiv.networks import compressed as compressed
+    from graddiv.networks import ensemble as ensemble
+    from graddiv.networks import mc_dropout as mc_dropout
     from graddiv.networks import mixup_inference as mixup_inference
+    from graddiv.networks import pixeldp as pixeldp
     from graddiv.networks import pni as pni
+    from graddiv.networks import pni_activations as pni_activations
+    from graddiv.networks import random_crops as random_crops
     from graddiv.networks import randomize as randomize
+    from graddiv.networks import resize_and_pad as resize_and_pad
     from graddiv.networks import rse as rse
+    from graddiv.networks import sap as sap
+    from graddiv.networks import smoothing as smoothing
+    from graddiv.networks import straight_through as straight_through
+    from graddiv.networks import total_variation as total_variation
+    from graddiv.networks import wca as wca
     from graddiv.records import table as table
 
 _HOME = {
@@ -28,10 +40,22 @@ _HOME = {
     "Dirac": "graddiv.networks",
     "RandomizedNetwork": "graddiv.networks",
     "bayesian": "graddiv.networks",
+    "compressed": "graddiv.networks",
+    "ensemble": "graddiv.networks",
+    "mc_dropout": "graddiv.networks",
     "mixup_inference": "graddiv.networks",
+    "pixeldp": "graddiv.networks",
     "pni": "graddiv.networks",
+    "pni_activations": "graddiv.networks",
+    "random_crops": "graddiv.networks",
     "randomize": "graddiv.networks",
+    "resize_and_pad": "graddiv.networks",
     "rse": "graddiv.networks",
+    "sap": "graddiv.networks",
+    "smoothing": "graddiv.networks",
+    "straight_through": "graddiv.networks",
+    "total_variation": "graddiv.networks",
+    "wca": "graddiv.networks",
     "table": "graddiv.records",
 }
 

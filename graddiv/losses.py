@@ -19,7 +19,12 @@ def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor
 
 def ce(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     """-log softmax(z)_y = softplus(s)."""
-    return functional.softplus(soft_margin(z, y), threshold=torch.inf)
+    return softplus(soft_margin(z, y))
+
+
+def softplus(s: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """log(1 + exp s), which beyond 80 is s to the last digit; there exp s would soon overflow in float32."""
+    return functional.softplus(s, threshold=80.0)
 
 
 def margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:

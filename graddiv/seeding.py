@@ -7,10 +7,11 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 
@@ -36,6 +37,24 @@ def uniform(seed: int, ids: Int64[Tensor, " b"], k: int) -> Float64[Tensor, "b k
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)
     z = (z ^ _shift(z, 27)) * _signed(0x94D049BB133111EB)
     return _shift(z ^ _shift(z, 31), 11).double() * 2.0**-53
+
+
+Law = Literal["normal", "uniform"]
+"""N(0, 1), or U[0, 1)."""
+
+
+def numbers(law: Law, seed: int, ids: Int64[Tensor, " b"] | None, k: int, like: Tensor) -> Float[Tensor, "r k"]:
+    """Draw k numbers for each example, whatever batch it is in, or without ids one row; with the type of `like`.
+
+    Faster than `uniform` where k is large, but drawn row by row.
+    """
+    addresses = [seed] if ids is None else [fold(seed, "example", i) for i in ids.tolist()]
+    noise = torch.empty(len(addresses), k, device=like.device, dtype=like.dtype)
+    # A row is a whole image's noise, thousands of numbers: the loop costs nothing beside them.
+    for row, address in zip(noise, addresses, strict=True):
+        g = generator(address, like.device)
+        row.normal_(generator=g) if law == "normal" else row.uniform_(generator=g)
+    return noise
 
 
 def _signed(word: int) -> int:

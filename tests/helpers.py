@@ -1,5 +1,6 @@
 """What several test modules share: small networks of every noise kind, and a watch on the global random state."""
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,7 +10,27 @@ import torch
 from jaxtyping import config
 from torch import Tensor, nn
 
-from graddiv.networks import Dirac, PNINetwork, RandomizedNetwork, bayesian, mixup_inference, pni, randomize, rse
+from graddiv.networks import (
+    Dirac,
+    PNINetwork,
+    RandomizedNetwork,
+    bayesian,
+    compressed,
+    ensemble,
+    mc_dropout,
+    mixup_inference,
+    pixeldp,
+    pni,
+    pni_activations,
+    random_crops,
+    randomize,
+    resize_and_pad,
+    rse,
+    sap,
+    smoothing,
+    total_variation,
+    wca,
+)
 from graddiv.seeding import generator, isolated
 
 SHAPE = (1, 6, 6)
@@ -60,6 +81,15 @@ def with_dropout(module: nn.Sequential) -> nn.Sequential:
     return nn.Sequential(*module[:-1], nn.Dropout(0.3), module[-1])
 
 
+def siblings(module: nn.Module, count: int) -> list[nn.Module]:
+    """The module and others of its kind with weights of their own."""
+    others = [copy.deepcopy(module) for _ in range(count - 1)]
+    for seed, other in enumerate(others):
+        for p in other.parameters():
+            p.data += torch.randn(p.shape, generator=generator(seed), dtype=p.dtype) * p.std(correction=0)
+    return [module, *others]
+
+
 KINDS: dict[str, Callable[[nn.Sequential], RandomizedNetwork]] = {
     "dirac": Dirac,
     "bayesian": lambda module: bayesian(module, 0.1),
@@ -67,8 +97,29 @@ KINDS: dict[str, Callable[[nn.Sequential], RandomizedNetwork]] = {
     "rse": lambda module: rse(module, SHAPE),
     "mixup": lambda module: mixup_inference(module, (images(40, 7), torch.arange(40) % CLASSES)),
     "foreign": lambda module: randomize(with_dropout(module)),
+    "ensemble": lambda module: ensemble(siblings(module, 3)),
+    "dropout": lambda module: mc_dropout(module, SHAPE, conv_rate=0.0, dense_rate=0.3),
+    "sap": lambda module: sap(module, SHAPE, fraction=4.0, gradient="exact"),
+    "resized": lambda module: resize_and_pad(module, SHAPE, margin=1, shrink=True),
+    "crops": lambda module: random_crops(module, SHAPE),
+    "smoothing": lambda module: smoothing(module, SHAPE),
+    "pixeldp": lambda module: pixeldp(module, SHAPE),
+    "wca": lambda module: wca(module, SHAPE, features=5),
+    "pni-activations": lambda module: pni_activations(module, SHAPE),
+    "pni-image": lambda module: pni_activations(module, SHAPE, at="image"),
+    "compressed": lambda module: compressed(module, bits=3, quality=75),
+    "total-variation": lambda module: total_variation(module, SHAPE, iterations=5, gradient="unrolled"),
+    "total-variation-bpda": lambda module: total_variation(module, SHAPE, iterations=5),
 }
-STOCHASTIC = [kind for kind in KINDS if kind != "dirac"]
+DETERMINISTIC = ["dirac", "compressed"]
+STOCHASTIC = [kind for kind in KINDS if kind not in DETERMINISTIC]
+FINITE = ["ensemble", "resized", "crops"]
+"""Kinds of which two draws may be the same sample model."""
+PER_EXAMPLE = [kind for kind in STOCHASTIC if kind not in ("bayesian", "pni", "foreign", "ensemble")]
+"""Kinds whose noise training draws for each example apart."""
+WITH_TENSORS = [kind for kind in KINDS if kind != "foreign"]
+"""Kinds whose noise is a set of tensors."""
+UNBOUNDED = [kind for kind in STOCHASTIC if kind not in FINITE]
 
 
 def differentiable(F: RandomizedNetwork) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -13,15 +14,16 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.checklist import Settings
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.paper.entries import DEMO, EFFORTS, ENTRIES, STUDY, Effort, entries_of, targets
+from graddiv.paper.entries import DEMO, EFFORTS, ENTRIES, STUDY, ZOO, Effort, entries_of, targets
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report
 from graddiv.paper.published import PaperValues
 from graddiv.paper.stages import StageRunner, claim, stages_of
+from graddiv.recipes import title
 from graddiv.report.figures import FIGURES
 from graddiv.report.plan import PLAN, Plan
 from graddiv.report.renderers import RENDERERS, render
 
-TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), grid=5, suite_m=2, batch=6)
+TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), grid=5, suite_m=2, batch=6, draws=3)
 ASKED = Settings(
     n=2, m=2, queries=4, radii=(0.5, 1.0), samples=4, images=2, n_values=(1, 2), m_values=(1, 2), restarts=(1, 2)
 )
@@ -59,16 +61,25 @@ def reproduced(
 
 def test_every_entry_names_what_exists() -> None:
     needs = {*ATTACKED, *MEASUREMENTS, CHECKLIST_NEED}
-    for entry in (*ENTRIES.values(), *DEMO, *STUDY):
+    for entry in (*ENTRIES.values(), *DEMO, *STUDY, ZOO):
         assert {render.renderer for render in entry.renders} <= set(RENDERERS), entry.name
         assert set(entry.needs) <= needs, entry.name
         for scale in entry.scales:
             assert entry.experiments(scale, None, ())
-    assert set(targets()) == {"demo", "mnist", "cifar10", "stl10", "mnist-study", *(e.name for e in STUDY), *ENTRIES}
+    assert set(targets()) == {
+        "demo",
+        "mnist",
+        "cifar10",
+        "stl10",
+        "mnist-study",
+        "zoo",
+        *(e.name for e in STUDY),
+        *ENTRIES,
+    }
 
 
-def test_every_renderer_draws_something_of_the_papers_or_of_the_study() -> None:
-    drawn = {render.renderer for entry in (*ENTRIES.values(), *STUDY) for render in entry.renders}
+def test_every_renderer_draws_something_of_the_papers_or_of_our_own() -> None:
+    drawn = {render.renderer for entry in (*ENTRIES.values(), *STUDY, ZOO) for render in entry.renders}
     assert drawn == set(RENDERERS)
     assert set(FIGURES) < drawn
 
@@ -78,6 +89,8 @@ def test_every_renderer_draws_something_of_the_papers_or_of_the_study() -> None:
     [
         ("demo", "demo"),
         ("mnist-study", "quick"),
+        ("zoo", "quick"),
+        ("zoo", "demo"),
         *((data, scale) for data in ("mnist", "cifar10", "stl10") for scale in EFFORTS),
     ],
 )
@@ -171,6 +184,31 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
     assert "Accuracy (%) under attack, MNIST, ε = 0.3" in page.read_text()
     copied = [run for run in (tmp_path / "runs").iterdir() if run.name.startswith("mnist-adv-bnn")]
     assert len(copied) == 2
+
+
+@pytest.mark.usefixtures("_tiny")
+@pytest.mark.parametrize(
+    "methods",
+    [("no-defense", "ensemble", "smoothing", "jpeg"), pytest.param(ZOO.methods, marks=pytest.mark.slow)],
+    ids=["some", "all"],
+)
+def test_the_table_of_the_literatures_defenses(
+    methods: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graddiv.paper.entries.ZOO", replace(ZOO, methods=methods))
+    reproduced(["zoo"], tmp_path, monkeypatch)
+    table = (tmp_path / "out" / "zoo.md").read_text()
+    rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")}
+    columns = [name.strip() for name in rows["defense"]]
+    cells = {name: dict(zip(columns, (cell.strip() for cell in row), strict=True)) for name, row in rows.items()}
+    assert {title(method) for method in methods} <= set(cells)
+    assert "not run" not in table
+    assert cells["No defense"]["mean of draws"] == cells["JPEG (Guo)"]["other models"] == "–"
+    assert float(cells["Randomized smoothing"]["certified"]) >= 0
+    assert cells["Random ensemble"]["certified"] == "–"
+    assert cells["Random ensemble"]["training"] == "3.0×"
+    assert cells["JPEG (Guo)"]["fixed draw"].endswith("*")
+    assert "the gradient is a proxy" in table
 
 
 @pytest.mark.slow

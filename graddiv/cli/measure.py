@@ -44,7 +44,8 @@ def measure(
     concentration: kappa, mean resultant lengths, |E g| / E |g| of every example.  gradients: those of the first
     examples.  increase: of the loss under EOT-PGD, beside Theorem 1's bound.  rotation: PGD along turned gradients.
     boundary: decision regions of sample models.  ensemble: accuracy against the number of models that answer.
-    transfer: whether images made to fool one sample model fool others.  The figures are drawn from these records,
+    transfer: whether images made to fool one sample model fool others.  certificate: votes of sample models, and the
+    l_2 radii that randomized smoothing proves.  The figures are drawn from these records,
     below RUN/records.
     """
     from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings, measurement

@@ -23,7 +23,8 @@ FITS = 6
 
 def reproduce(
     target: Annotated[
-        str | None, typer.Argument(help="demo, mnist-study, mnist, cifar10, stl10, or one table or figure: see --list.")
+        str | None,
+        typer.Argument(help="demo, mnist-study, zoo, mnist, cifar10, stl10, or a table or figure: see --list."),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the targets with what they cost.")] = False,
     scale: Annotated[

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from graddiv.directions.gradients import directions, input_gradient
 from graddiv.directions.regularizers import mean_cosine, regularizer
 from graddiv.errors import GradDivError
-from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks import Noise, RandomizedNetwork, running_statistics
 from graddiv.networks.inputs import check_takes, plain
 from graddiv.seeding import fold
 
@@ -44,7 +44,8 @@ class GradDiv(nn.Module):
 
     name: the regularizer R, one of `REGULARIZERS`.
     lam: the weight of R once the ramp-up is over; at least 0.
-    n: sample models, and so gradients, for each step; at least 2, and 3 in the paper.
+    n: sample models, and so gradients, for each step; at least 2, and 3 in the paper.  Of a network with finitely many
+        sample models, such as an ensemble, they are different ones, and no more than there are.
     warmup: steps during which lambda is 0.
     rampup: steps after these over which lambda grows linearly to lam.
     low_memory: computes the same gradient in two passes with the memory of one graph, where n would be alive at once:
@@ -96,46 +97,45 @@ class GradDiv(nn.Module):
         self.parts = Parts(lam)
         if lam == 0:
             return x.new_zeros(())
-        seeds = [fold(self.seed, "graddiv", step, i) for i in range(self.n)]
+        draws = F.distinct_draws([fold(self.seed, "graddiv", step, i) for i in range(self.n)], ids)
         with running_statistics(F):
             parameters = [p for p in F.parameters() if p.requires_grad]
             if self.low_memory and parameters and torch.is_grad_enabled():
-                R = _with_gradient(lambda: self._in_two_passes(F, seeds, x, y, ids, parameters), parameters)
+                R = _with_gradient(lambda: self._in_two_passes(F, draws, x, y, parameters), parameters)
             else:
-                R = self._with_all_graphs(F, seeds, x, y, ids)
+                R = self._with_all_graphs(F, draws, x, y)
         self._warn_if_deterministic()
         return lam * R.to(x.dtype)
 
     def _with_all_graphs(
-        self, F: RandomizedNetwork, seeds: list[int], x: Tensor, y: Tensor, ids: Tensor | None
+        self, F: RandomizedNetwork, draws: Sequence[Callable[[], Noise]], x: Tensor, y: Tensor
     ) -> Float64[Tensor, ""]:
         wanted, theta = torch.is_grad_enabled(), F.theta()
-        models = (F.bind(F.draw(seed, ids), theta) for seed in seeds)
+        models = (F.bind(draw(), theta) for draw in draws)
         return self._R(torch.stack([input_gradient(f, x, y, create_graph=wanted)[1] for f in models]))
 
     def _in_two_passes(
         self,
         F: RandomizedNetwork,
-        seeds: list[int],
+        draws: Sequence[Callable[[], Noise]],
         x: Tensor,
         y: Tensor,
-        ids: Tensor | None,
         parameters: Sequence[Tensor],
     ) -> tuple[Float64[Tensor, ""], list[Tensor | None]]:
         """R and dR/dtheta = sum_i d<g_i, a_i>/dtheta with a_i = dR/dg_i; noise is drawn again, not kept."""
-        *others, last = seeds
+        *others, last = draws
         with torch.no_grad():
             theta = F.theta()
-            g = [input_gradient(F.bind(F.draw(seed, ids), theta), x, y)[1] for seed in others]
+            g = [input_gradient(F.bind(draw(), theta), x, y)[1] for draw in others]
         with torch.enable_grad():
-            live = input_gradient(F.bind(F.draw(last, ids)), x, y, create_graph=True)[1]  # its graph serves both passes
+            live = input_gradient(F.bind(last()), x, y, create_graph=True)[1]  # its graph serves both passes
             leaves = torch.stack([*g, live.detach()]).requires_grad_()
             R = self._R(leaves)
             *a, a_last = torch.autograd.grad(R, leaves)[0]
             gradient: list[Tensor | None] = list(torch.autograd.grad(live, parameters, a_last, allow_unused=True))
-            for seed, a_i in zip(others, a, strict=True):
+            for draw, a_i in zip(others, a, strict=True):
                 del live  # one graph at a time
-                live = input_gradient(F.bind(F.draw(seed, ids)), x, y, create_graph=True)[1]
+                live = input_gradient(F.bind(draw()), x, y, create_graph=True)[1]
                 more = torch.autograd.grad(live, parameters, a_i, allow_unused=True)
                 for k, part in enumerate(more):
                     gradient[k] = _sum(gradient[k], part)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
-from torch.nn.functional import logsigmoid, softplus
+from torch.nn.functional import logsigmoid
 
 from graddiv.errors import unknown
-from graddiv.losses import dlr, margin, soft_margin
+from graddiv.losses import dlr, margin, soft_margin, softplus
 
 IGNORED = -1e4
 """The log weight of a model that does not count: nothing beside one that does, and equal among themselves."""
@@ -129,7 +129,7 @@ def _mean(members: Members) -> Float[Tensor, " b"]:
 
 OBJECTIVES: dict[str, AttackObjective] = {
     # E CE(F(x), y): EOT as in the paper
-    "ce": AttackObjective(soft_margin, lambda m: logsigmoid(m.s), lambda m: m.mean(softplus(m.s, threshold=torch.inf))),
+    "ce": AttackObjective(soft_margin, lambda m: logsigmoid(m.s), lambda m: m.mean(softplus(m.s))),
     # E s(F(x), y)
     "soft_margin": AttackObjective(soft_margin, _equal, _mean),
     # E margin(F(x), y)

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from graddiv.errors import unknown
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.boundary import boundary_job
+from graddiv.evaluation.certificate import certificate_job
 from graddiv.evaluation.concentration import (
     concentration_job,
     gradients_job,
@@ -25,6 +26,7 @@ from graddiv.evaluation.transfer import transfer_job
 from graddiv.geometry import L2
 from graddiv.records import (
     BoundaryRecord,
+    CertificateRecord,
     ConcentrationRecord,
     EnsembleSizeRecord,
     GradientNoiseRecord,
@@ -52,6 +54,8 @@ class MeasurementSettings:
     """Sample models of the transfer matrix: the paper's number."""
     grid: int = 41
     """Points along a side of the decision regions."""
+    draws: int = 1000
+    """Sample models whose votes make a certificate."""
 
 
 Jobs = Callable[[Target, Path | None, MeasurementSettings], Sequence[Job[Any]]]
@@ -115,6 +119,11 @@ MEASUREMENTS: dict[str, Measurement] = {
         TransferRecord,
         lambda target, out, s: [transfer_job(target, out, epsilon=s.epsilon, k=s.models, m=s.m)],
         _at_epsilon,
+        of_random_networks_only=True,
+    ),
+    "certificate": Measurement(
+        CertificateRecord,
+        lambda target, out, s: [certificate_job(target, out, draws=s.draws)],
         of_random_networks_only=True,
     ),
 }

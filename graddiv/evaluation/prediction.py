@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
-from graddiv.networks import RandomizedNetwork, SampleModel, Theta, running_statistics
+from graddiv.networks import Noise, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.networks.inputs import check_takes, plain
 from graddiv.seeding import fold
 
@@ -36,18 +36,25 @@ class Prediction(NamedTuple):
 def models_of(F: RandomizedNetwork, n: int, seed: int) -> Iterator[SampleModel]:
     """Yield n sample models, bound one at a time; one model alone for a deterministic network.
 
+    Where the noise has at most n values, all equally likely, each is yielded once: means over them are then exact.
+
     Their weights are constants: no graph of theta is built, whatever the consumer does.  Whether the consumer's own
     code records gradients is the consumer's choice, so no_grad is never left switched on while the generator waits.
     """
     with torch.no_grad():
         theta = F.theta()
-    for i in range(n if F.random else 1):
-        yield _constant_model(F, fold(seed, "model", i), theta)
+    for noise in _noises(F, n, seed):
+        with torch.no_grad():
+            f = F.bind(noise, theta)
+        yield f
 
 
-def _constant_model(F: RandomizedNetwork, seed: int, theta: Theta) -> SampleModel:
-    with torch.no_grad():
-        return F.bind(F.draw(seed), theta)
+def _noises(F: RandomizedNetwork, n: int, seed: int) -> Iterator[Noise]:
+    support = F.support()
+    if support is not None and len(support.noises) <= n and support.is_uniform:
+        yield from support.noises
+    else:
+        yield from (F.draw(fold(seed, "model", i)) for i in range(n if F.random else 1))
 
 
 def predict(
@@ -57,7 +64,8 @@ def predict(
 
     F: the network.
     x: the images.
-    n: how many sample models the ensemble has; 20 as in the paper.
+    n: how many sample models the ensemble has; 20 as in the paper.  A network of at most n equally likely sample models
+        is asked for the answer of each.
     seed: addresses the models; the same seed gives the same ensemble.
     rule: averages probabilities, as the paper does, or else logits or votes.
     """

@@ -75,6 +75,7 @@ class Target:
         return {
             "target": self.name,
             **self.facts,
+            **({"proxy_gradient": True} if self.F.proxy_gradient else {}),
             "parameters": _fingerprint(self.F),
             "examples": len(self.data),  # before their checksum, because errors name the first difference
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},

@@ -24,10 +24,14 @@ def training_set(experiment: "Experiment", root: str | None) -> "Dataset":
 
 def untrained_network(experiment: "Experiment", examples: "Callable[[], Dataset]") -> "RandomizedNetwork":
     """F as it is before training; `examples` reads the training set if the network needs it."""
+    from torch import nn
+
     from graddiv.data import lookup
     from graddiv.networks import architecture
     from graddiv.seeding import fold
 
     network = experiment.network
-    module = architecture(network.architecture, network.width, seed=fold(experiment.seed, "init"))
+    addresses = [("init",), *(("init", i) for i in range(1, experiment.defense.members))]
+    members = [architecture(network.architecture, network.width, seed=fold(experiment.seed, *a)) for a in addresses]
+    module = members[0] if len(members) == 1 else nn.ModuleList(members)
     return experiment.defense.build(module, lookup(experiment.data.name).shape, examples)

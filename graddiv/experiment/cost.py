@@ -18,17 +18,19 @@ def forward_work(network: "NetworkSection") -> float:
 
 
 def training_work(experiment: "Experiment") -> float:
-    """Multiplications that training takes, about: per image two passes for each step of the inner PGD, three for the
-    loss and six for each gradient of R, a pass being a forward one of this architecture.
+    """Multiplications that training takes, about.
+
+    Per image two passes for each step of the inner PGD, what the defense says for the loss and six for each gradient of
+    R, a pass being a forward one of this architecture.
     """
     adversary = experiment.adversary
     attack = 2 * adversary.m if adversary is not None else 0
     halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
     examples = experiment.data.examples or SOURCES[experiment.data.name].training_examples
-    passes = 0
+    passes = 0.0
     for stage in experiment.schedule:
         regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
-        passes += stage.epochs * examples * (attack + 3 * halves + regularizer)
+        passes += stage.epochs * examples * (attack + experiment.defense.passes * halves + regularizer)
     return passes * forward_work(experiment.network)
 
 

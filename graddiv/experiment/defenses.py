@@ -1,15 +1,28 @@
-"""The defenses that make a network random: the settings of each and what it does with them.
+"""The list of defenses, and the settings of those that the paper compares; literature.py has those of the others.
 
 A defense is a section of the recipe.  Torch is imported when a network is built, not when a recipe is read.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from graddiv.experiment.fields import Count, NotNegative, Positive, Real, Section
+from graddiv.experiment.defense import Defense
+from graddiv.experiment.fields import Count, NotNegative, Positive, Real
+from graddiv.experiment.literature import (
+    ActivationPNISection,
+    CompressionSection,
+    CropsSection,
+    DropoutSection,
+    EnsembleSection,
+    PixelDPSection,
+    ResizeSection,
+    SAPSection,
+    SmoothingSection,
+    TotalVariationSection,
+    WCASection,
+)
 from graddiv.registries import Registry
 
 if TYPE_CHECKING:
@@ -19,33 +32,6 @@ if TYPE_CHECKING:
     from graddiv.networks import RandomizedNetwork
 
     Examples = Callable[[], Dataset]
-
-
-class Defense(Section, ABC):
-    """Settings of a defense, from which a network is built and trained."""
-
-    interpolated: ClassVar[bool] = False
-    """Whether training sees the network without its noise, on interpolated examples."""
-
-    @abstractmethod
-    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
-        """F of this architecture as it is before training.
-
-        `shape` is that of an image; `examples` reads the training set, which few networks need.
-        """
-
-    def penalties(self, F: "RandomizedNetwork", examples: int) -> "dict[str, Tensor]":
-        """What training adds to the loss, by its name in the log; `examples` is the size of the training set."""
-        return {}
-
-
-class Deterministic(Defense):
-    """No noise: what an experiment without any section of a defense trains."""
-
-    def build(self, module: "nn.Module", shape: tuple[int, ...], examples: "Examples") -> "RandomizedNetwork":
-        from graddiv.networks import Dirac
-
-        return Dirac(module)
 
 
 class GaussianSection(Defense):
@@ -108,8 +94,31 @@ class MixupSection(Defense):
 
         return mixup_inference(module, examples().batch(slice(0, self.pool)), lam=self.lam, partners=self.partners)
 
+    def trained(self, F: "RandomizedNetwork") -> "RandomizedNetwork":
+        """The network without partners: mixup inference is no part of training."""
+        from graddiv.networks import Dirac
+
+        return Dirac(F.module)
+
 
 DEFENSES: Registry[type[Defense]] = Registry(
-    "defense", {"gaussian": GaussianSection, "pni": PNISection, "rse": RSESection, "mixup": MixupSection}
+    "defense",
+    {
+        "gaussian": GaussianSection,
+        "pni": PNISection,
+        "rse": RSESection,
+        "mixup": MixupSection,
+        "ensemble": EnsembleSection,
+        "dropout": DropoutSection,
+        "sap": SAPSection,
+        "resize": ResizeSection,
+        "crops": CropsSection,
+        "smoothing": SmoothingSection,
+        "pixeldp": PixelDPSection,
+        "wca": WCASection,
+        "pni_activations": ActivationPNISection,
+        "compression": CompressionSection,
+        "total_variation": TotalVariationSection,
+    },
 )
 """By the name of their section in a recipe."""

@@ -11,7 +11,8 @@ from pydantic import ConfigDict, Field, create_model, model_validator
 from graddiv.data import SOURCES
 from graddiv.experiment.build import training_set, untrained_network
 from graddiv.experiment.cost import TWO_CORES, duration, training_work
-from graddiv.experiment.defenses import DEFENSES, Defense, Deterministic
+from graddiv.experiment.defense import Defense, Deterministic
+from graddiv.experiment.defenses import DEFENSES
 from graddiv.experiment.fields import (
     Count,
     Epochs,
@@ -122,10 +123,11 @@ class Experiment(Section):
     def _fits_together(self) -> "Experiment":
         noise = self._defenses
         if len(noise) > 1:
-            raise ValueError(f"the sections {' and '.join(noise)} exclude each other: a network has one kind of noise")
+            raise ValueError(f"the sections {' and '.join(noise)} exclude each other: a network has one defense")
         for g in (stage.graddiv for stage in self.schedule if stage.graddiv is not None):
-            if not noise:
-                raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(DEFENSES)}")
+            if not self.random:
+                random = [name for name, section in DEFENSES.items() if section.random]
+                raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(random)}")
             if g.at == "adversarial" and self.adversary is None:
                 raise ValueError("graddiv.at is 'adversarial', which needs the section adversary")
         return self
@@ -144,7 +146,7 @@ class Experiment(Section):
     @property
     def random(self) -> bool:
         """Whether the network has noise."""
-        return bool(self._defenses)
+        return self.defense.random
 
     @property
     def schedule(self) -> tuple[StageSection, ...]:

@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -18,7 +19,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import logits_of
-from graddiv.seeding import fold
+from graddiv.networks.straight_through import StraightThrough
+from graddiv.seeding import fold, uniform
 
 Noise = Mapping[str, Tensor] | int
 """The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself."""
@@ -54,6 +56,11 @@ class RandomizedNetwork(nn.Module, ABC):
     def pointwise(self) -> bool:
         """Whether f(x)[i] depends on x[i] alone (batch norm aside), so that batches may be cut and joined freely."""
         return True
+
+    @property
+    def proxy_gradient(self) -> bool:
+        """Whether gradients are those of a stand-in, because a step inside has none of its own (`straight_through`)."""
+        return any(isinstance(m, StraightThrough) for m in self.modules())
 
     @abstractmethod
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
@@ -92,6 +99,20 @@ class RandomizedNetwork(nn.Module, ABC):
         """Return every value of the noise with its probability, where there are finitely many; None otherwise."""
         return None
 
+    def distinct_draws(
+        self, seeds: Sequence[int], batch: Int64[Tensor, " b"] | None = None
+    ) -> list[Callable[[], Noise]]:
+        """Return a draw for each seed, made when it is called, for sample models that are compared with each other.
+
+        Where noise has finitely many values these are different ones, drawn without replacement and shared by the
+        batch, and there are no more draws than values: a model compared with itself would seem to agree with another.
+        """
+        support = self.support()
+        if support is None or len(support.noises) == 1:
+            return [partial(self.draw, seed, batch) for seed in seeds]
+        order = support.without_replacement(len(seeds), seeds[0])
+        return [partial(support.noises.__getitem__, i) for i in order]
+
     def sample(self, n: int, seed: int, batch: Int64[Tensor, " b"] | None = None) -> list[SampleModel]:
         """Return f_1 .. f_n ~ q_theta; the first 3 of 10 are the same as the first 3 of 3."""
         # With gradients, models must not share sigma's graph: a backward pass through one would free it for the others.
@@ -117,6 +138,17 @@ class Support(NamedTuple):
     noises: Sequence[Noise]
     probabilities: Float64[Tensor, " outcomes"]
     """They sum to 1."""
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether all values are equally likely."""
+        return bool((self.probabilities == self.probabilities[0]).all())
+
+    def without_replacement(self, n: int, seed: int) -> list[int]:
+        """Draw the numbers of n different values, or of all, each in proportion to the probabilities of those left."""
+        u = uniform(seed, torch.arange(len(self.noises)), 1)[:, 0]
+        waiting = -torch.log1p(-u) / self.probabilities.cpu()  # exponential times: the first ones come in this law
+        return [int(i) for i in waiting.argsort()[:n]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -169,6 +201,38 @@ class Dirac(RandomizedNetwork):
         return logits
 
 
+class Noiseless(RandomizedNetwork):
+    """F with its noise held at the mean: the deterministic network that some defenses train before they add noise."""
+
+    def __init__(self, F: RandomizedNetwork) -> None:
+        super().__init__(F.module)
+        if F.mean() is None:
+            raise GradDivError(f"the noise of {type(F).__name__} has no mean, expected a network that can be quiet")
+        self.F = F
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        return {}
+
+    def mean(self) -> Noise:
+        return {}
+
+    def support(self) -> Support:
+        return Support([{}], torch.ones(1, dtype=torch.float64))
+
+    def theta(self) -> Theta:
+        return self.F.theta()
+
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
+        check_noise(noise, {}, self.device)
+        mean = self.F.mean()
+        assert mean is not None
+        return self.F.realise(mean, theta)
+
+
 def check_noise(
     noise: Noise, shapes: Mapping[str, tuple[int | None, ...]], device: torch.device
 ) -> Mapping[str, Tensor]:
@@ -197,6 +261,14 @@ def check_rows(rows: int, batch: int) -> None:
     """Refuse noise that was drawn for a batch of another size; noise of one row serves every x."""
     if rows not in (1, batch):
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
+
+
+def neighbours(b: int, device: torch.device) -> Int64[Tensor, " b"]:
+    """For each row of a batch of b another one: its neighbour, as training visits the examples in random order anyway.
+
+    So an example meets the same one however many processes share the batch, if each has an even number of rows.
+    """
+    return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)
 
 
 def opposite(noise: Noise) -> dict[str, Tensor]:

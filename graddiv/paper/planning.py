@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from graddiv.attacks import FGSM, PGD, StochasticPGD
+from graddiv.attacks import ARC, FGSM, PGD, StochasticPGD
 from graddiv.attacks.registry import as_published
 from graddiv.data import lookup
 from graddiv.errors import GradDivError, unknown
@@ -67,7 +68,12 @@ class RunPlan:
             m=self.effort.m,
             models=self.effort.models,
             grid=self.effort.grid,
+            draws=self.effort.draws,
         )
+
+    def has(self, need: str) -> bool:
+        """Whether this can be measured of it: a deterministic network has no transfer between its sample models."""
+        return self.experiment.random or need not in MEASUREMENTS or not MEASUREMENTS[need].of_random_networks_only
 
     def cells(self, need: str) -> list[Cell]:
         """The attacks that a need is made of."""
@@ -99,6 +105,17 @@ def _strong(run: RunPlan) -> list[Cell]:
     return cells([attack], epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random)
 
 
+def _knowing(run: RunPlan) -> list[Cell]:
+    """At the radius of training, adversaries for diverse gradients: stochastic PGD, and ARC from model to model."""
+    of_run: dict[str, Any] = {"modes": ["eot"], "repeats": run.effort.repeats, "random": run.experiment.random}
+    steps = StochasticPGD(m=run.effort.n * run.effort.m // STRONG_N)
+    one_by_one = ARC(m=run.effort.suite_m or run.effort.m // 2)
+    return [
+        *cells([steps], run.radius, n=STRONG_N, **of_run),
+        *cells([one_by_one], run.radius, n=run.effort.n, **of_run),
+    ]
+
+
 STRONG_N = 4
 """What the pilot of the strong suite advises on the study's networks, 3 to 5, made one number so that all share it."""
 
@@ -115,6 +132,7 @@ ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
     "curve-n1": lambda run: run.eot(run.radii, 1),
     "pgd": lambda run: run.eot([run.radius], run.effort.n),
     "strong": _strong,
+    "knowing": _knowing,
     "sweep-n": lambda run: [
         cell for n in run.effort.sweep_n for cell in run.eot([run.at(SENSITIVITY.get(run.papers_data, 1.0))], n)
     ],
@@ -165,7 +183,7 @@ def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
         for experiment in request.experiments(entry):
             run = RunPlan(experiment, request.effort, entry.judged_on, entry.shipped)
             _, needs = found.setdefault(experiment.run_name, (run, []))
-            needs += [need for need in entry.needs if need not in needs]
+            needs += [need for need in entry.needs if need not in needs and run.has(need)]
     return found
 
 
@@ -194,7 +212,7 @@ def plan_report(request: Request, runs: Path) -> Plan:
 
 
 def _files(run: RunPlan, needs: Sequence[str]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for need in needs for name in run.files(need)))
+    return tuple(dict.fromkeys(name for need in needs if run.has(need) for name in run.files(need)))
 
 
 def _attack_tables(name: str, needs: Sequence[str], compared: dict[str, RunPlan]) -> list[PlannedItem]:

@@ -35,8 +35,9 @@ def methods() -> dict[str, Tables]:
 
 
 def names() -> list[str]:
-    """All shipped recipes; each randomized one also takes +graddiv-REGULARIZER."""
-    variants = [v for name, m in methods().items() for v in ([name, f"{name}+graddiv"] if _random(m) else [name])]
+    """All shipped recipes; each that is listed with +graddiv also takes +graddiv-REGULARIZER."""
+    both = {name: _random(m) and m.get("with_graddiv") is not False for name, m in methods().items()}
+    variants = [v for name, m in both.items() for v in ([name, f"{name}+graddiv"] if m else [name])]
     return [f"{data}/{method}" for data in shipped_data() for method in variants]
 
 
@@ -112,6 +113,11 @@ def _composed(name: str, scale: str) -> Tables:
     if plus:
         if not _random(wanted):
             raise GradDivError(f"{base} is deterministic, and GradDiv needs randomness: try adv-bnn+graddiv")
+        if with_graddiv is False:
+            raise GradDivError(
+                f"{base} has no variant with GradDiv: 'graddiv recipes show {data}/{base}' prints a recipe to which a "
+                "section graddiv can be added"
+            )
         regularizer = extra.removeprefix("graddiv").removeprefix("-")
         if extra == CONTROL and second_stage is None:
             raise GradDivError(f"{name} trains a second stage without R, but at scale {scale} there is no second stage")
@@ -143,7 +149,7 @@ def _merged(tables: Tables, over: Mapping[str, Any]) -> Tables:
 
 
 def _random(method: Tables) -> bool:
-    return any(section in DEFENSES for section in method)
+    return any(section in DEFENSES and DEFENSES[section].random for section in method)
 
 
 def _shipped(name: str) -> Tables:

@@ -7,6 +7,7 @@ from graddiv.records.attack import AttackRecord
 from graddiv.records.elimination import TotalRecord
 from graddiv.records.measurements import (
     BoundaryRecord,
+    CertificateRecord,
     ConcentrationRecord,
     EnsembleSizeRecord,
     GradientNoiseRecord,
@@ -40,6 +41,7 @@ __all__ = [
     "PAPER_ROWS",
     "AttackRecord",
     "BoundaryRecord",
+    "CertificateRecord",
     "ConcentrationRecord",
     "DataIdentity",
     "EnsembleSizeRecord",

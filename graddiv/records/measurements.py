@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 
 from graddiv.records.record import Record
 
@@ -237,6 +237,40 @@ class EnsembleSizeRecord(MeasurementRecord):
         accuracy = 100 * self.right.mean(0)
         sizes = sorted({1, *(size for size in (2, 5, 10, 20, 50) if size < len(accuracy)), len(accuracy)})
         return "accuracy of so many models: " + ", ".join(f"{accuracy[k - 1]:.1f} % of {k}" for k in sizes)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CertificateRecord(MeasurementRecord):
+    """The winner of the vote, and the l_2 radius within which it is proved to win, at level 1 - alpha each."""
+
+    kind: ClassVar[str] = "certificate"
+
+    draws: int
+    """Sample models that bound the share of the winner."""
+    choosing: int
+    """Others that choose it."""
+    alpha: float
+    sigma: float
+    """Of the noise that certifies; 0 where the network has none, and all radii are 0."""
+    label: Int[np.ndarray, " b"]
+    """The winner; -1 where the vote abstains."""
+    share: Float[np.ndarray, " b"]
+    """A lower bound on the share of its votes."""
+    radius: Float[np.ndarray, " b"]
+    correct: Bool[np.ndarray, " b"]
+    """Whether the winner is the true class; False where the vote abstains."""
+
+    def accuracy(self, radius: float = 0.0) -> float:
+        """The share of examples that are right and certified to stay so within an l_2 radius."""
+        return float((self.correct & (self.radius >= radius)).mean())
+
+    @property
+    def summary(self) -> str:
+        radii = (0.25, 0.5, 1.0) if self.sigma else ()
+        right = f"vote of {self.draws} models: {100 * self.accuracy():.1f} % right"
+        certified = "".join(f", {100 * self.accuracy(r):.1f} % proved at l2 radius {r:g}" for r in radii)
+        abstained = 100 * float((self.label < 0).mean())
+        return f"{right}, {abstained:.1f} % abstained{certified}"
 
 
 def _median(values: np.ndarray) -> str:

@@ -45,6 +45,8 @@ class Record:
     """The defense, such as adv-bnn+graddiv; None for a network in memory."""
     lam: float | None = None
     """The weight of GradDiv in its training."""
+    proxy_gradient: bool = False
+    """Whether gradients are those of a stand-in for a step that has none of its own."""
     parameters: str
     """sha256 of its parameters and buffers."""
     examples: int

@@ -12,6 +12,7 @@ from graddiv.report.grids import Grid, grid_of
 from graddiv.report.output import Figure, Table, save
 from graddiv.report.plan import Plan, PlanReader
 from graddiv.report.tables import accuracy_table, attack_table, checklist_table, gradient_noise_table
+from graddiv.report.zoo import zoo_table
 
 ATTACK_TABLE = "attack-table"
 CHECKLIST_TABLE = "checklist"
@@ -21,6 +22,7 @@ RENDERERS: dict[str, Callable[[Comparison], Table] | Callable[[Comparison], Figu
     "accuracy-table": accuracy_table,
     "gradient-noise": gradient_noise_table,
     CHECKLIST_TABLE: checklist_table,
+    "zoo-table": zoo_table,
     **FIGURES,
 }
 """What an item of a plan names -> the function that makes it."""

@@ -44,7 +44,7 @@ def attack_table(comparison: Comparison) -> Table:
     n = the_only("n", ns) if ns else None
     groups = comparison.groups
     first = [group[0] for group in groups]
-    found = [_pooled(group) for group in groups]
+    found = [pooled_rows(group) for group in groups]
     labels = _labels(comparison, epsilon, n, found)
     papers = [{label: _papers(comparison, run, label, epsilon, n) for label in labels} for run in first]
     decides = [_lowest(of_run) for of_run in found]
@@ -192,7 +192,7 @@ def _with_n(comparison: Comparison, attack: str, n: int | None) -> Comparison:
     return comparison.of(runs).only(lambda run, r: is_eot(run, r, attack) and (n is None or r.n == n))
 
 
-def _pooled(group: Sequence[ReportRun]) -> dict[str, Row]:
+def pooled_rows(group: Sequence[ReportRun]) -> dict[str, Row]:
     """The rows of one method by label, over its trainings; rows that not all of them have are left out."""
     of_runs = [{row.label: row for row in table(run.attacks)} if run.attacks else {} for run in group]
     rows = {}

@@ -252,7 +252,8 @@ class _Training:
         x, y = self.data.batch(rows)
         x, y = channels_last(x.to(self.process.device)), y.to(self.process.device)
         with torch.no_grad(), running_statistics(self.F):
-            models = self.F.sample(PROBE_GRADIENTS, fold(self.experiment.seed, "probe", epoch))
+            seeds = [fold(fold(self.experiment.seed, "probe", epoch), "model", i) for i in range(PROBE_GRADIENTS)]
+            models = [self.F.bind(draw()) for draw in self.F.distinct_draws(seeds)]
             v, usable = directions(torch.stack([input_gradient(f, x, y)[1] for f in models]))
         return v[:, usable]
 
@@ -277,10 +278,10 @@ def _check_batch(experiment: Experiment, examples: int, process: Process) -> Non
         raise GradDivError(f"training.batch is {batch}, but there are only {examples} training examples")
     if batch % process.size:
         raise GradDivError(f"training.batch is {batch}, which {process.size} processes cannot share evenly")
-    if experiment.defense.interpolated and process.size > 1 and (batch // process.size) % 2:
+    if experiment.defense.in_pairs and process.size > 1 and (batch // process.size) % 2:
         raise GradDivError(
             f"training.batch is {batch}, of which each of {process.size} processes gets {batch // process.size}: "
-            "interpolated training takes images in pairs, so expected an even number"
+            "this training takes images in pairs, so expected an even number"
         )
 
 

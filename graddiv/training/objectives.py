@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from graddiv.attacks import EOT, PGD
 from graddiv.directions import GradDiv
-from graddiv.experiment import AdversarySection, Experiment
+from graddiv.experiment import AdversarySection, Experiment, Minibatch
 from graddiv.geometry import per_example
 from graddiv.losses import ce
-from graddiv.networks import Dirac, RandomizedNetwork
+from graddiv.networks import RandomizedNetwork
+from graddiv.networks.randomized import neighbours
 from graddiv.seeding import fold, uniform
 from graddiv.training.stages import Stage, stages_of
 
@@ -20,8 +21,9 @@ class Objective(nn.Module):
     """L + lam R with L = (1 - w) CE(f(x_adv), y) + w CE(f(x), y) + the penalties of the defense.
 
     The penalty of Adv-BNN is alpha_kl / N KL(q || p).  f is drawn anew at each step, x_adv is found against other
-    draws; w is 1 without an adversary.  Mixup inference is no part of training: where a defense says `interpolated`,
-    its network is trained as a deterministic one on interpolated examples, and random only in R.
+    draws; w is 1 without an adversary.  A defense may bring a loss of its own in the place of CE (`losses`), and train
+    a network without the noise that it has later (`trained`): mixup inference does, on interpolated examples, and is
+    random only in R.
     All randomness is addressed by (seed, step) and, example by example, by data-set index: never by batch or rank.
     """
 
@@ -30,7 +32,8 @@ class Objective(nn.Module):
         stage = stage or stages_of(experiment, examples)[0]
         self.F, self.seed, self.examples = F, experiment.seed, examples
         self.defense = experiment.defense
-        self.trained = Dirac(F.module) if self.defense.interpolated else F
+        self.trained = self.defense.trained(F)
+        self.steps = stages_of(experiment, examples)[-1].last_step
         self.adversary = experiment.adversary
         self.diversity: GradDiv | None = None
         if (g := stage.settings.graddiv) is not None:
@@ -66,13 +69,13 @@ class Objective(nn.Module):
         w = self.adversary.clean_weight if self.adversary is not None else 1.0
         halves = [half for half in (("adversarial", x_adv, 1 - w), ("clean", x, w)) if half[2] > 0]
         inputs, labels = torch.cat([part for _, part, _ in halves]), y.repeat(len(halves))
-        f = self.trained.bind(self.trained.draw(fold(self.seed, "loss", step), ids.repeat(len(halves))))
+        seed, everyone = fold(self.seed, "loss", step), ids.repeat(len(halves))
         if self.defense.interpolated:
             inputs, partner, a = self.interpolation(inputs, ids, step)
-            z = f(inputs)
+            z = self.trained.bind(self.trained.draw(seed, everyone))(inputs)
             losses = a * ce(z, labels) + (1 - a) * ce(z, labels[partner])
         else:
-            losses = ce(f(inputs), labels)
+            losses = self.defense.losses(self.trained, Minibatch(inputs, labels, everyone, seed, step / self.steps))
         total = x.new_zeros(())
         for (name, _, weight), part in zip(halves, losses.reshape(-1, len(x)), strict=True):
             self.parts[name] = part.mean()
@@ -94,14 +97,9 @@ class Objective(nn.Module):
     def interpolation(
         self, x: Tensor, ids: Int64[Tensor, " b"], step: int
     ) -> tuple[Tensor, Int64[Tensor, " k"], Float[Tensor, " k"]]:
-        """x~ = a x + (1 - a) x[partner] with a ~ U(0, 1) = Beta(1, 1), in each half of the inputs apart.
-
-        The partner is the neighbour in the batch, which is in random order anyway; so an example meets the same one
-        however many processes share the batch.
-        """
+        """x~ = a x + (1 - a) x[partner] with a ~ U(0, 1) = Beta(1, 1), in each half of the inputs apart."""
         b = len(ids)
-        neighbour = (torch.arange(b, device=x.device) ^ 1).clamp_max(b - 1)
-        partner = torch.cat([neighbour + start for start in range(0, len(x), b)])
+        partner = torch.cat([neighbours(b, x.device) + start for start in range(0, len(x), b)])
         a = uniform(fold(self.seed, "interpolation", step), ids, len(x) // b).T.flatten().to(x.dtype)
         share = per_example(a, x)
         return share * x + (1 - share) * x[partner], partner, a

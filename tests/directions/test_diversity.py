@@ -21,8 +21,8 @@ def naive(F: RandomizedNetwork, x: Tensor, y: Tensor, name: str, n: int, step: i
     """The formula as a researcher would write it down: n graphs of cross-entropy, normalised."""
     x = x.clone().requires_grad_()
     v = []
-    for i in range(n):
-        loss = functional.cross_entropy(F.bind(F.draw(fold(0, "graddiv", step, i)))(x), y, reduction="sum")
+    for draw in F.distinct_draws([fold(0, "graddiv", step, i) for i in range(n)]):
+        loss = functional.cross_entropy(F.bind(draw())(x), y, reduction="sum")
         (g,) = torch.autograd.grad(loss, x, create_graph=True)
         v.append(functional.normalize(g.flatten(1), dim=1))
     return REGULARIZERS[name](torch.stack(v)).mean()

@@ -25,6 +25,15 @@ def test_cross_entropy_is_softplus_of_the_soft_margin() -> None:
     assert torch.allclose(soft_margin(z, y), torch.log1p(-z.softmax(1)[range(40), y]) - z.log_softmax(1)[range(40), y])
 
 
+def test_cross_entropy_stays_finite_where_a_float32_exponential_overflows() -> None:
+    z = torch.tensor([[0.0, 79.0, -5.0], [0.0, 81.0, -5.0], [0.0, 300.0, -5.0]], requires_grad=True)
+    y = torch.zeros(3, dtype=torch.int64)
+    losses = ce(z, y)
+    assert torch.allclose(losses, torch.tensor([79.0, 81.0, 300.0]))
+    losses.sum().backward()
+    assert torch.allclose(z.grad[:, 1], torch.ones(3))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_input_gradient_is_the_cross_entropys_up_to_its_length(kind: str) -> None:
     F, x, y = network(kind), images(5), labels(5)

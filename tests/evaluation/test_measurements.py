@@ -11,7 +11,7 @@ from graddiv.records import MeasurementRecord
 from graddiv.records.record import KINDS
 from tests.evaluation.common import small_target
 
-SETTINGS = MeasurementSettings(epsilon=8 / 255, gradients=3, n=2, m=1, models=2, grid=3)
+SETTINGS = MeasurementSettings(epsilon=8 / 255, gradients=3, n=2, m=1, models=2, grid=3, draws=5)
 
 
 @pytest.mark.parametrize("name", MEASUREMENTS)
@@ -37,7 +37,9 @@ def test_file_names_tell_measurements_apart() -> None:
     assert len(set(files)) == len(files)
     elsewhere = MeasurementSettings(epsilon=0.3)
     both = [name for name in files if name in {n for e in MEASUREMENTS.values() for n in e.files(elsewhere, 64)}]
-    assert both == ["concentration.record", "gradients.record", "ensemble-size.record"], "no radius is theirs"
+    assert both == ["concentration.record", "gradients.record", "ensemble-size.record", "certificate.record"], (
+        "no radius is theirs"
+    )
 
 
 def test_an_unknown_measurement_is_told_with_the_nearest_one() -> None:

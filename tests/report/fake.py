@@ -19,6 +19,7 @@ from graddiv.attacks import FGSM, PGD, Attack, Square
 from graddiv.evaluation import Cell, Target, cells
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.boundary import boundary_job
+from graddiv.evaluation.certificate import certificate_job
 from graddiv.evaluation.checklist import QUICK, Item
 from graddiv.evaluation.concentration import concentration_job, gradients_job, loss_increase_job, rotation_job
 from graddiv.evaluation.ensemble import ensemble_size_job
@@ -266,6 +267,9 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     judged[:, np.arange(MODELS), np.arange(MODELS)] = rng.random((EXAMPLES, MODELS)) < 0.2
     write(transfer_job(of, out, epsilon=0.3, k=MODELS), {"right": judged})
     write(ensemble_size_job(of, out, n=9), {"right": rng.random((EXAMPLES, 9)) < 0.9})
+    share, label = rng.random(EXAMPLES).astype(np.float32), np.arange(EXAMPLES) % CLASSES
+    verdict = {"label": label, "share": share, "radius": np.zeros_like(share), "correct": share > 0.5}
+    write(certificate_job(of, out, draws=9), verdict)
 
 
 def write_checklist(path: Path, lam: float) -> None:

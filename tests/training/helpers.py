@@ -14,7 +14,11 @@ from graddiv.recipes import recipe
 from graddiv.runs import Run
 from graddiv.seeding import generator
 
-METHODS = ("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv")
+METHODS = (
+    *("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi", "mi+graddiv", "adv-bnn", "adv-bnn+graddiv"),
+    *("ensemble", "ensemble+graddiv", "gal", "adp", "dverge", "mc-dropout", "sap", "xie", "crops", "smoothing"),
+    *("pixeldp", "wca", "pni-image", "pni-activations", "pni-activations+graddiv", "bit-depth", "jpeg", "tv-min"),
+)
 
 
 def random_data(name: str, examples: int, split: str = "train") -> Dataset:
@@ -40,6 +44,12 @@ def tiny(name: str, *overrides: str) -> Experiment:
         small += ["graddiv.warmup=0", "graddiv.rampup=0", "graddiv.n=2"]
     if e.mixup is not None:
         small.append("mixup.pool=10")
+    if e.ensemble is not None and e.ensemble.dverge:
+        small += ["ensemble.dverge_m=2", "ensemble.baseline=0"]
+    if e.dropout is not None:  # of the few channels of so narrow a network none should be lost
+        small.append("dropout.conv_rate=0")
+    if e.total_variation is not None:
+        small.append("total_variation.iterations=2")
     return recipe(name, overrides=[*small, *overrides])
 
 

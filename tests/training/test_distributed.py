@@ -103,4 +103,4 @@ def test_two_processes_resume_to_the_bit_and_one_alone_reads_and_writes(folder: 
 def test_pairs_are_not_torn_apart(folder: Path) -> None:
     for rank in range(2):
         message = (folder / f"error{rank}").read_text()
-        assert message.startswith("training.batch is 6, of which each of 2 processes gets 3: interpolated training")
+        assert message.startswith("training.batch is 6, of which each of 2 processes gets 3: this training")

@@ -5,7 +5,8 @@ from torch.nn.functional import cross_entropy
 
 from graddiv import GradDiv
 from graddiv.attacks import EOT, PGD
-from graddiv.networks import RandomizedNetwork
+from graddiv.experiment import Minibatch
+from graddiv.networks import RandomizedNetwork, adp_diversity
 from graddiv.networks.gaussian import GaussianNetwork
 from graddiv.seeding import fold, uniform
 from graddiv.training import Objective
@@ -39,10 +40,10 @@ def test_the_parts_add_up_and_reach_every_parameter(method: str) -> None:
     parts = objective.parts
     w = objective.adversary.clean_weight if objective.adversary is not None else 1.0
     clean, adversarial = parts.get("clean", torch.zeros(())), parts.get("adversarial", torch.zeros(()))
-    regularization = sum(parts.get(name, torch.zeros(())) for name in ("kl", "graddiv"))
+    regularization = sum(part for name, part in parts.items() if name not in ("loss", "clean", "adversarial"))
     assert torch.allclose(loss, w * clean + (1 - w) * adversarial + regularization)
     assert ("clean" in parts, "adversarial" in parts) == (w > 0, w < 1)
-    assert ("graddiv" in parts) == method.endswith("graddiv")
+    assert ("graddiv" in parts) == (method.endswith("graddiv") or method == "gal")
     assert ("kl" in parts) == method.startswith("adv-bnn")
     loss.backward()
     assert all(p.grad is not None and torch.isfinite(p.grad).all() for p in objective.F.parameters())
@@ -87,6 +88,35 @@ def test_mi_trains_a_deterministic_network_on_interpolations_of_neighbours() -> 
             terms = share * cross_entropy(logits, y[i : i + 1]) + (1 - share) * cross_entropy(logits, y[j : j + 1])
             expected = expected + 0.5 * terms / 6
     assert torch.allclose(objective(x, y, ids, STEP), expected, rtol=1e-5)
+
+
+def test_every_member_of_an_ensemble_learns_at_every_step() -> None:
+    objective, x, y, ids = setting("ensemble")
+    expected = torch.stack([cross_entropy(member(x), y) for member in objective.F.members]).mean()
+    assert torch.allclose(objective(x, y, ids, STEP), expected)
+
+
+def test_gal_adds_noise_to_half_of_the_images() -> None:
+    objective, x, y, ids = setting("gal", "graddiv=none")
+    noisy = objective.defense._with_input_noise(Minibatch(x, y, ids, 3, 0.0))
+    moved = (noisy != x).flatten(1).any(1)
+    assert 0 < int(moved.sum()) < len(x)
+    assert float((noisy - x)[moved].std()) == pytest.approx(0.045, rel=0.1)
+
+
+def test_adp_subtracts_the_diversity_of_the_members() -> None:
+    objective, x, y, ids = setting("adp")
+    logits = torch.stack([member(x) for member in objective.F.members])
+    plain = torch.stack([cross_entropy(z, y) for z in logits]).mean()
+    expected = plain - adp_diversity(logits, y, 2.0, 0.5).mean() / 3
+    assert torch.allclose(objective(x, y, ids, STEP).double(), expected)
+
+
+def test_dverge_begins_with_clean_images() -> None:
+    objective, x, y, ids = setting("dverge", "ensemble.baseline=0.6")  # of 10 steps
+    expected = torch.stack([cross_entropy(member(x), y) for member in objective.F.members]).mean()
+    assert torch.allclose(objective(x, y, ids, 5), expected)
+    assert not torch.allclose(objective(x, y, ids, 6), expected)
 
 
 @pytest.mark.parametrize("at", ["clean", "adversarial"])
