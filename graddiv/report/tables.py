@@ -103,6 +103,8 @@ def accuracy_table(comparison: Comparison) -> Table:
             run, clean = group[0], [each.clean for each in group if each.clean is not None]
             at = {0.0: over_trainings(clean) if clean else None, **of_runs.get(run.path, {})}
             theirs = dict(comparison.published.curve(run.method, f"EOT-{attack}", n))
+            if not theirs and not of_runs.get(run.path):
+                continue
             start = (f"EOT-{attack}", str(n or NOT_APPLICABLE), run.title)
             body.append((*start, "ours", *(_with_trainings(at.get(epsilon)) for epsilon in epsilons)))
             if theirs:

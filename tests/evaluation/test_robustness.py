@@ -180,6 +180,7 @@ def test_suites() -> None:
         "quick": [("FGSM", 1), ("PGD", 20), ("APGD-CE", 20), ("APGD-DLR", 20), ("FAB", 10), ("B&B", 50),
                   ("Square", 200)],
         "demo": [("FGSM", 1), ("PGD", 20), ("APGD-CE", 20), ("Square", 30)],
+        "strong": [("SPGD", 100), ("SPGD-ce", 100)],
     }  # fmt: skip
     rules = {a.name: getattr(a, "return_rule", None) for a in suite("published")}
     assert [name for name, rule in rules.items() if rule == "reference"] == ["APGD-CE", "APGD-DLR", "FAB", "B&B"]
