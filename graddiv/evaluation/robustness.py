@@ -31,8 +31,13 @@ MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
 SWEPT = ("n", "m", "epsilon", "restarts")
 """What a sweep may go over."""
 
-IMAGES = 20
-"""Of so many first examples the adversarial images are kept, for the report."""
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Another network, which the adversary attacks in place of the one that is judged: a transfer attack."""
+
+    name: str
+    """Stands in labels and file names, such as substitute."""
+    F: RandomizedNetwork
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Cell:
     n: int
     epsilon: float
     repeat: int
+    source: Source | None = None
+    """None: the adversary sees the network that is judged."""
 
     def __post_init__(self) -> None:
         """Give each way of seeing its one name: EOT with a single model is EOT^1."""
@@ -55,6 +62,7 @@ class Cell:
 
     def view(self, F: RandomizedNetwork, seed: int) -> View:
         """What the adversary sees; repeats see other models."""
+        F = self.source.F if self.source else F
         address = fold(seed, "view", self.repeat)
         if self.mode == "fixed":
             return Fixed(F, address)
@@ -65,7 +73,10 @@ class Cell:
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
-        return self.attack.label(self.view(F, 0)) if self.attack else "clean"
+        if self.attack is None:
+            return "clean"
+        label = self.attack.label(self.view(F, 0))
+        return f"{label} on the {self.source.name}" if self.source else label
 
     def seeded(self, seed: int) -> Attack | None:
         """The attack as it runs in this repeat of an evaluation of that seed."""
@@ -77,6 +88,7 @@ class Cell:
         return {
             "label": self.label(target.F),
             "attack": attack and _settings(attack),
+            **({"source": self.source.name} if self.source else {}),
             "mode": self.mode,
             "n": self.n,
             "m": attack.iterations if attack else 0,
@@ -97,7 +109,8 @@ class Cell:
             return f"clean-r{self.repeat}.record"
         steps = f"m{self.attack.iterations}" + (f"x{self.attack.restarts}" if self.attack.restarts > 1 else "")
         sight = f"eot{self.n}" if self.mode == "eot" else self.mode
-        return f"{_file_name(self.attack)}-{sight}-{steps}-eps{self.epsilon:.6g}-r{self.repeat}.record"
+        seen = f"-{_slug(self.source.name)}" if self.source else ""
+        return f"{_file_name(self.attack)}-{sight}{seen}-{steps}-eps{self.epsilon:.6g}-r{self.repeat}.record"
 
 
 def parse_modes(names: Sequence[str]) -> list[Mode]:
@@ -180,7 +193,7 @@ def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job
             "ids": ids.cpu().numpy(),
             "labels": y.cpu().numpy(),
             "distance": made.distance.cpu().numpy(),
-            "images": made.x[: max(0, IMAGES - rows.start)].float().cpu().contiguous().numpy(),
+            "images": made.x[: max(0, target.kept_images - rows.start)].float().cpu().contiguous().numpy(),
             **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(made.cost).items()},
             **judged(target, made.x, y, cell.repeat),
         }
