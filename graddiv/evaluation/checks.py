@@ -20,7 +20,8 @@ from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.geometry import per_example
 from graddiv.losses import ce, soft_margin
-from graddiv.networks import DROPOUT, RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks import RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks.randomized import DROPOUT
 from graddiv.registries import Registry
 from graddiv.seeding import fold, generator, isolated
 

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from graddiv.errors import GradDivError
 from graddiv.records.attack import AttackRecord
+from graddiv.records.audits import JudgementRecord, TrajectoryRecord
 from graddiv.records.elimination import TotalRecord
 from graddiv.records.measurements import (
     BoundaryRecord,
@@ -49,6 +50,7 @@ __all__ = [
     "GradientNoiseRecord",
     "GradientsRecord",
     "Interval",
+    "JudgementRecord",
     "LossIncreaseRecord",
     "MeasurementRecord",
     "Record",
@@ -56,6 +58,7 @@ __all__ = [
     "Row",
     "Summary",
     "TotalRecord",
+    "TrajectoryRecord",
     "TransferRecord",
     "accuracy",
     "as_rows",

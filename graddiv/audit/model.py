@@ -1,0 +1,161 @@
+"""Whatever the user has as a `RandomizedNetwork`: a module, a function, a list of modules, a run directory.
+
+Networks are adapted from outside, never changed: an adapted network calls the original one in another way.
+"""
+
+import hashlib
+import inspect
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.errors import GradDivError
+from graddiv.evaluation.checks import draws_by_itself
+from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize
+from graddiv.networks.ensemble import ensemble
+from graddiv.runs import Run
+
+Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
+"""What can be audited."""
+
+Call = Callable[[SampleModel, Tensor], Tensor]
+"""(sample model, images) -> logits: how an adapted network calls the original one."""
+
+
+class Adapted(RandomizedNetwork):
+    """Another network, whose sample models are called in another way: f'(x) = call(f, x)."""
+
+    def __init__(self, inner: RandomizedNetwork, call: Call) -> None:
+        nn.Module.__init__(self)  # the architecture is the inner network's, and registered there
+        self.inner = inner
+        self.call = call
+
+    @property
+    def module(self) -> nn.Module:  # type: ignore[override]
+        """The architecture inside."""
+        return self.inner.module
+
+    @property
+    def random(self) -> bool:
+        return self.inner.random
+
+    @property
+    def pointwise(self) -> bool:
+        return self.inner.pointwise
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        return self.inner.draw(seed, batch)
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        f = self.inner.bind(noise, theta)
+        return lambda x: self.call(f, x)
+
+    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
+        return self.inner.realise(noise, theta)
+
+    def theta(self) -> Theta:
+        return self.inner.theta()
+
+    def mean(self) -> Noise | None:
+        return self.inner.mean()
+
+    def mirrored(self, noise: Noise) -> Noise | None:
+        return self.inner.mirrored(noise)
+
+    def support(self) -> Support | None:
+        return self.inner.support()
+
+
+class FunctionModule(nn.Module):
+    """A function x -> logits as a module without parameters."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class Given(NamedTuple):
+    """A model as it was given."""
+
+    F: RandomizedNetwork
+    name: str
+    declared: bool | None
+    """Whether it was said to be random; None where that was for us to find out."""
+
+
+def network_of(model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None) -> Given:
+    """Make a randomized network of a model; some images `x` show whether a module draws by itself.
+
+    data_root: the folder of the official data files, for run directories whose network holds training examples.
+    """
+    if isinstance(model, str | Path):
+        run = Run(Path(model))
+        return Given(run.network(data_root), run.experiment.run_name, run.experiment.random)
+    if isinstance(model, RandomizedNetwork):
+        return Given(model, type(model.module).__name__, model.random)
+    if isinstance(model, Sequence):
+        if not model or not all(isinstance(each, nn.Module) for each in model):
+            kinds = ", ".join(sorted({type(each).__name__ for each in model})) or "nothing"
+            raise GradDivError(f"the model is a list of {kinds}, expected modules: the members of a random ensemble")
+        return Given(ensemble(list(model)), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
+    if isinstance(model, nn.Module):
+        return Given(_randomized(model, x), type(model).__name__, None)
+    if callable(model):
+        return Given(_randomized(FunctionModule(model), x), _name(model), None)
+    raise GradDivError(
+        f"the model is {type(model).__name__}, expected a module, a RandomizedNetwork, a function x -> logits, a list "
+        "of modules or the directory of a run"
+    )
+
+
+def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwork:
+    """Take a module as random if it draws when it is called as it is."""
+    return randomize(module) if draws_by_itself(module, x[:2]) else Dirac(module)
+
+
+def _name(function: Callable[[Tensor], Tensor]) -> str:
+    """Its name, and a hash of its text, which tells it from what it was before an edit: it has no parameters."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        return name
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def rescaled(F: RandomizedNetwork, low: Tensor, high: Tensor) -> RandomizedNetwork:
+    """The network on images with pixels in [0, 1], where it expects them between `low` and `high`."""
+    if bool((low == 0).all()) and bool((high == 1).all()):
+        return F
+    return Adapted(F, lambda f, x: f(low.to(x) + (high - low).to(x) * x))
+
+
+def with_logits(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with the logarithm of its probabilities as logits: softmax then gives them back."""
+    return Adapted(F, lambda f, x: (z := f(x)).clamp_min(torch.finfo(z.dtype).tiny).log())
+
+
+def with_gradients(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with gradient 0 where autograd finds none, or one that is not finite: attacks can then be run."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        x = x * 1
+        if x.requires_grad:
+            x.register_hook(lambda g: torch.nan_to_num(g, 0.0, 0.0, 0.0))  # type: ignore[no-untyped-call]
+        return f(x) + 0 * x.flatten(1).sum(1, keepdim=True)
+
+    return Adapted(F, call)
+
+
+def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
+    """The network as what it was found to be: one that draws is random, one that draws nothing is asked once."""
+    if draws == F.random:
+        return F
+    return randomize(F.module) if draws else Dirac(F.module)

@@ -1,0 +1,284 @@
+"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down.
+
+Every number comes from records below the output directory, so that a second run goes on where the first stopped, and
+several processes can share the work.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graddiv.attacks import PGD, RandomSearch, Square
+from graddiv.attacks.minimal import MinimalAttack
+from graddiv.audit.budget import BUDGETS, Budget
+from graddiv.audit.card import ABOUT
+from graddiv.audit.converge import Convergence, converge
+from graddiv.audit.examine import Examined, examine
+from graddiv.audit.indicators import gradient_free, indicators, trajectory_job
+from graddiv.audit.inputs import Bounds, inputs_of
+from graddiv.audit.ladder import Frozen, climbed, ladder_jobs
+from graddiv.audit.model import Model, network_of
+from graddiv.audit.numbers import judgement_job, three_numbers, worst_images
+from graddiv.audit.result import Attacked, Audit, Subject
+from graddiv.audit.surrogates import substitute
+from graddiv.distributed import ALONE, Process
+from graddiv.errors import GradDivError, unknown
+from graddiv.evaluation import Cell, Target, cells
+from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
+from graddiv.evaluation.checklist import Evidence, gather, judge, whole_box
+from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.robustness import Source, attack_job
+from graddiv.evaluation.target import Examples
+from graddiv.evaluation.verdicts import Item
+from graddiv.geometry import L2, Geometry, Linf
+from graddiv.progress import progress_bar
+from graddiv.records import AttackRecord
+from graddiv.registries import Registry
+
+NORMS: Registry[Geometry] = Registry("norm", {"linf": Linf(), "l2": L2()})
+"""The norms in which perturbations are measured."""
+
+SHARES = {"pilot": 0.03, "behaviours": 0.3, "attacks": 0.3, "doubling": 0.22, "trajectory": 0.05, "numbers": 0.1}
+"""The phases of an audit, and about which share of the time each takes."""
+
+PILOT_EXAMPLES = 50
+"""Examples at which the concentration of gradients is measured."""
+
+
+def audit(
+    model: Model,
+    x: object,
+    y: object = None,
+    *,
+    epsilon: float,
+    norm: str = "linf",
+    bounds: Bounds | None = None,
+    budget: str | Budget = "quick",
+    examples: int | None = None,
+    name: str | None = None,
+    about: Mapping[str, str] | None = None,
+    out: str | Path | None = None,
+    n_ensemble: int = 20,
+    seed: int = 0,
+    batch: int = 100,
+    progress: bool | WorkListener = False,
+    process: Process = ALONE,
+    data_root: str | None = None,
+) -> Audit:
+    """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
+
+    report = graddiv.audit(model, x, y, epsilon=8 / 255)
+    report.write("audits/mine")  # the page, the card, the adversarial examples
+
+    model: a module, a RandomizedNetwork, a function x -> logits, a list of modules of which one answers at random, or
+        the directory of a run.  In the mode in which it answers: nothing is switched.
+    x, y: images and labels as tensors or arrays; or x is a Dataset or DataLoader of both.
+    epsilon: the radius, as a share of the range of a pixel: 8/255 whatever the bounds are.
+    norm: linf or l2.
+    bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
+    budget: quick, standard or exhaustive, or a `Budget`.
+    examples: only the first so many.
+    name: what the network is called; by default the name of its class.
+    about: what its card says of it: authors, link, dataset, ...
+    out: a directory that holds everything; the same call again goes on where this one stopped.
+    n_ensemble: the draws of an ensemble.
+    seed: of everything random.
+    batch: how many images are looked at together.
+    progress: whether to show a bar, or a function that is told of the progress.
+    process: this process among those that share the work.
+    data_root: the folder of the official data files.
+    """
+    spent = BUDGETS[budget] if isinstance(budget, str) else budget
+    for key in about or {}:
+        if key not in ABOUT:
+            raise unknown("entry of a card", key, ABOUT)
+    inputs = inputs_of(x, y, bounds, examples)
+    geometry = NORMS[norm]
+    check_radius(epsilon, geometry, inputs.examples.x[0].numel())
+    raw = (inputs.low + (inputs.high - inputs.low) * inputs.examples.x[:2]).to(inputs.examples.x.dtype)
+    given = network_of(model, raw, data_root)
+    found = examine(given, inputs, seed)
+    data = inputs.examples
+    target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
+    subject = Subject(target, found, spent, budget if isinstance(budget, str) else "own", geometry, epsilon, inputs, dict(about or {}))
+    directory = None if out is None else Path(out)
+    with writing(directory, process), _listening(progress) as listener:
+        made = _Auditor(subject, directory and directory / "records", process, listener).audit()
+        if directory is not None and process.writes:
+            made.write(directory)
+        process.wait()
+    return made
+
+
+def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
+    """Refuse a radius that is none, or that admits every image."""
+    most = whole_box(geometry, pixels)
+    if not 0 < epsilon < most:
+        hint = f": {epsilon:g}/255 = {epsilon / 255:.4g} perhaps?" if 1 <= epsilon <= 255 else ""
+        raise GradDivError(
+            f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
+            f"images with pixels in [0, 1]{hint}"
+        )
+
+
+@contextmanager
+def _listening(progress: bool | WorkListener) -> Iterator[WorkListener]:
+    """The function that is told of the progress."""
+    if progress is True:
+        with progress_bar() as show:
+            yield show
+    else:
+        yield progress or silent
+
+
+@dataclass(frozen=True)
+class _Auditor:
+    """Carries an audit out."""
+
+    subject: Subject
+    directory: Path | None
+    process: Process
+    listener: WorkListener
+
+    def audit(self) -> Audit:
+        """Every phase in its order."""
+        subject, budget, examined = self.subject, self.subject.budget, self.subject.examined
+        target, epsilon, geometry = subject.target, subject.epsilon, subject.geometry
+        cosine, n = self._pilot()
+        evidence = gather(
+            target, epsilon, self.directory, settings=budget.checklist(n), geometry=geometry, process=self.process,
+            progress=self._phase("behaviours"),
+        )  # fmt: skip
+        attacked = self._attack(n)
+        convergence = self._converge(attacked, n)
+        every = _at_radius([*evidence_records(evidence), *attacked.values(), *convergence.records], target, epsilon)
+        clean = every[0]
+        [path] = self._run(
+            [
+                trajectory_job(
+                    target, examined.seen, self.directory, epsilon=epsilon, geometry=geometry, n=n, m=budget.m
+                )
+            ],
+            "trajectory",
+        )
+        worst = worst_images(every)
+        hit = replace(target, data=replace(subject.inputs.examples, x=torch.from_numpy(worst.images).to(target.data.x)))
+        climb = PGD(m=budget.m, geometry=geometry)
+        records = self._run(
+            [
+                judgement_job(target, "clean", self.directory, ensembles=budget.ensembles),
+                judgement_job(hit, "attacked", self.directory, ensembles=budget.ensembles),
+                *ladder_jobs(target, examined.seen, climb, epsilon, budget.known, self.directory),
+            ],
+            "numbers",
+        )
+        blind = [r for r in every[1:] if r.source == "substitute" or r.label.endswith(("Square", "random search"))]
+        seeing = [r for r in every[1:] if r not in blind]
+        items: list[Item] = [*judge(evidence), *indicators(path), gradient_free(blind, seeing), convergence.item()]
+        return Audit(
+            subject,
+            Attacked(clean, tuple(every[1:]), tuple(evidence.radii), worst),
+            three_numbers(records[0]),
+            three_numbers(records[1]),
+            tuple(climbed(records[2:])),
+            items,
+            convergence,
+            cosine,
+            n,
+        )
+
+    def _phase(self, name: str) -> WorkListener:
+        """The part of the progress that belongs to a phase."""
+        names = list(SHARES)
+        before = sum(SHARES[other] for other in names[: names.index(name)])
+
+        def listen(done: float, total: float, what: str) -> None:
+            self.listener(before + SHARES[name] * done / max(total, 1e-9), 1.0, what)
+
+        return listen
+
+    def _run(self, jobs: Sequence[Job[Any]], phase: str) -> list[Any]:
+        return run(jobs, process=self.process, progress=self._phase(phase))
+
+    def _pilot(self) -> tuple[float, int]:
+        """The mean cosine among gradients, and the draws that a step of EOT therefore takes."""
+        subject = self.subject
+        if not subject.target.random:
+            return 1.0, 1
+        few = replace(subject.target, F=subject.examined.seen).first(PILOT_EXAMPLES)
+        job = concentration_job(few, self.directory and self.directory / "pilot", n=subject.budget.pilot)
+        [record] = self._run([job], "pilot")
+        usable = record.mean_cosine[record.usable]
+        cosine = float(np.median(usable)) if len(usable) else 0.0
+        return cosine, subject.budget.draws_for(cosine)
+
+    def _attack(self, n: int) -> dict[Cell, AttackRecord]:
+        """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
+        subject, target = self.subject, self.subject.target
+        budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
+        seen = Source("surrogate", subject.examined.seen) if subject.examined.surrogate else None
+        usable = [a for a in budget.attacks(geometry) if target.shows_images or not isinstance(a, Square)]
+        strong = [a for a in budget.strong(geometry) if target.shows_images or not isinstance(a, Square)]
+        wanted = cells(usable, [epsilon], n=n, random=target.random)
+        wanted += cells(strong, [epsilon], modes=("eot",), n=n, random=target.random)
+        wanted = [c if c.attack is None else replace(c, source=seen) for c in wanted]
+        wanted += [Cell(PGD(m=2 * budget.m, geometry=geometry), "fixed", 1, epsilon, 0, s) for s in self._sources()]
+        wanted = list({c.file_name: c for c in wanted}.values())
+        jobs = [attack_job(target, cell, self.directory) for cell in wanted]
+        return dict(zip(wanted, self._run(jobs, "attacks"), strict=True))
+
+    def _sources(self) -> list[Source]:
+        """Other networks that adversarial images are made on."""
+        subject = self.subject
+        F, x = subject.target.F, subject.inputs.examples.x.to(subject.target.F.device)
+        radius = subject.epsilon if isinstance(subject.geometry, Linf) else 8 / 255
+        found = [Source("substitute", substitute(F, x, radius=radius, steps=subject.budget.substitute_steps))]
+        mean = F.mean() if F.random else None
+        if mean is not None:
+            found.append(Source("noise-free network", Frozen(subject.examined.seen, (mean,))))
+        return found
+
+    def _converge(self, attacked: Mapping[Cell, AttackRecord], n: int) -> Convergence:
+        """Double the strongest attack by gradients until that gains too little."""
+        target, budget = self.subject.target, self.subject.budget
+
+        def carry_out(wanted: Sequence[Cell]) -> list[AttackRecord]:
+            return self._run([attack_job(target, cell, self.directory) for cell in wanted], "doubling")
+
+        best = min((c for c in attacked if _can_be_doubled(c, target.random)), key=lambda c: attacked[c].accuracy)
+        assert best.attack is not None
+        start = replace(best, attack=replace(best.attack, m=budget.m))  # type: ignore[call-arg]
+        [first] = carry_out([start])
+        return converge(start, first, carry_out, budget, target.random)
+
+
+def _can_be_doubled(cell: Cell, random: bool) -> bool:
+    """Whether it is an attack by gradients, of several steps, as strong as its view allows."""
+    attack = cell.attack
+    if attack is None or isinstance(attack, Square | RandomSearch | MinimalAttack) or attack.iterations == 1:
+        return False
+    there = "m" in {field.name for field in fields(attack)}
+    transferred = cell.source is not None and cell.source.name != "surrogate"
+    return there and not transferred and cell.mode == ("eot" if random else "fixed")
+
+
+def evidence_records(evidence: Evidence) -> list[AttackRecord]:
+    """All records of the checklist on all examples."""
+    groups = (evidence.one_step, evidence.iterative, evidence.black_box, evidence.n, evidence.m, evidence.restarts)
+    return [record for group in groups for record in group]
+
+
+def _at_radius(records: Sequence[AttackRecord], target: Target, epsilon: float) -> list[AttackRecord]:
+    """Each evaluation once, clean images first, at the radius of the audit and with all images kept."""
+    assert isinstance(target.data, Examples)
+    kept = {
+        repr((r.label, r.attack, r.mode, r.n, r.source)): r
+        for r in records
+        if (r.is_clean or r.epsilon == epsilon) and len(r.images) == r.examples == len(target.data)
+    }
+    return sorted(kept.values(), key=lambda r: not r.is_clean)
