@@ -40,7 +40,7 @@ def card_of(audit: "Audit") -> dict[str, Any]:
     F = subject.examined.F
     record = audit.attacked.clean
     support = audit.checks["support"].evidence.get("outcomes")
-    about = {key: "" for key in ABOUT} | {"name": target.name} | subject.about
+    about = dict.fromkeys(ABOUT, "") | {"name": target.name} | subject.about
     shared = "per_example" if not F.pointwise else "shared by a batch, or per_example"
     return {
         "format": FORMAT,
@@ -79,7 +79,9 @@ def card_of(audit: "Audit") -> dict[str, Any]:
             "surrogate": subject.examined.surrogate,
             "forwards": _spent(audit.attacked.attacks, "cost_forwards"),
             "backwards": _spent(audit.attacked.attacks, "cost_backwards"),
-            "attacks": [attack_json(r, audit.attacked.worst.attack, i + 1) for i, r in enumerate(audit.attacked.attacks)],
+            "attacks": [
+                attack_json(r, audit.attacked.worst.attack, i + 1) for i, r in enumerate(audit.attacked.attacks)
+            ],
         },
         "concentration": {
             "mean_cosine": audit.mean_cosine,

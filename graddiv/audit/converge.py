@@ -109,7 +109,7 @@ def doubled(cell: Cell, setting: str) -> Cell:
 
 def _compared(setting: str, shorter: AttackRecord, longer: AttackRecord, budget: Budget) -> Doubling:
     verdicts = [(r.correct, r.correct_again) for r in (shorter, longer)]
-    gain, bound = gain_bound(*verdicts, budget.level)
+    gain, bound = gain_bound(verdicts[0], verdicts[1], budget.level)
     before, after = (int(r.value(setting)) for r in (shorter, longer))
     accuracies = [float((a.mean() + b.mean()) / 2) for a, b in verdicts]
     return Doubling(setting, before, after, accuracies[0], accuracies[1], gain, bound)

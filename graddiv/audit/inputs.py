@@ -113,7 +113,7 @@ def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
     """The bounds as given, or [0, 1]; images outside of them are an error that proposes others."""
     least, greatest = float(x.min()), float(x.max())
     if bounds is None:
-        if 0 <= least and greatest <= 1:
+        if least >= 0 and greatest <= 1:
             return 0.0, 1.0
         if least >= 0 and greatest <= 255:
             proposal = "pass bounds=(0, 255) if the model takes such values, or divide x by 255"

@@ -5,6 +5,7 @@ Networks are adapted from outside, never changed: an adapted network calls the o
 
 import hashlib
 import inspect
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.evaluation.checks import draws_by_itself
+from graddiv.evaluation.look import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize
 from graddiv.networks.ensemble import ensemble
 from graddiv.runs import Run
@@ -70,6 +71,41 @@ class Adapted(RandomizedNetwork):
         return self.inner.support()
 
 
+class Frozen(Adapted):
+    """A network whose noise has one value for ever; of several values, the ensemble of their sample models.
+
+    f(x) = log 1/k sum_i softmax f_i(x): the class that it names is the one that the ensemble names.
+    """
+
+    def __init__(self, inner: RandomizedNetwork, noises: tuple[Noise, ...]) -> None:
+        super().__init__(inner, lambda f, x: f(x))
+        self.noises = noises
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        return {}
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        models = [self.inner.bind(value, theta) for value in self.noises]
+        if len(models) == 1:
+            return models[0]
+
+        def together(x: Tensor) -> Tensor:
+            logs = torch.stack([f(x).log_softmax(1) for f in models])
+            return logs.logsumexp(0) - math.log(len(models))
+
+        return together
+
+    def mean(self) -> Noise:
+        return {}
+
+    def support(self) -> Support:
+        return Support([{}], torch.ones(1, dtype=torch.float64))
+
+
 class FunctionModule(nn.Module):
     """A function x -> logits as a module without parameters."""
 
@@ -104,7 +140,8 @@ def network_of(model: Model, x: Float[Tensor, "b ..."], data_root: str | None = 
         if not model or not all(isinstance(each, nn.Module) for each in model):
             kinds = ", ".join(sorted({type(each).__name__ for each in model})) or "nothing"
             raise GradDivError(f"the model is a list of {kinds}, expected modules: the members of a random ensemble")
-        return Given(ensemble(list(model)), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
+        members = [each for each in model if isinstance(each, nn.Module)]
+        return Given(ensemble(members), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
     if isinstance(model, nn.Module):
         return Given(_randomized(model, x), type(model).__name__, None)
     if callable(model):
@@ -158,4 +195,4 @@ def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
     """The network as what it was found to be: one that draws is random, one that draws nothing is asked once."""
     if draws == F.random:
         return F
-    return randomize(F.module) if draws else Dirac(F.module)
+    return randomize(F.module) if draws else Frozen(F, (F.draw(0),))

@@ -83,7 +83,7 @@ def judgement_job(
 def three_numbers(record: JudgementRecord) -> ThreeNumbers:
     """What a record of judgement says, with intervals."""
     b = record.examples
-    per_draw, ensemble = record.share.mean(), summary([flags for flags in record.correct.T])
+    per_draw, ensemble = record.share.mean(), summary(list(record.correct.T))
     spread = 0.0 if np.isnan(ensemble.std) else ensemble.std
     draws = record.right.shape[1]
     exact = record.outcomes > 0 or draws == 1
@@ -106,7 +106,8 @@ def worst_of(record: JudgementRecord, k: int) -> Float[np.ndarray, " b"]:
     if record.outcomes > 0 or draws == 1:
         return record.share.astype(np.float64) ** k
     rights = record.right.sum(1)[:, None] - np.arange(k)
-    return np.prod(np.maximum(rights, 0) / (draws - np.arange(k)), axis=1)
+    chances: np.ndarray = np.prod(np.maximum(rights, 0) / (draws - np.arange(k)), axis=1)
+    return chances
 
 
 def _estimate(mean: float, examples: int) -> Estimate:
@@ -136,9 +137,7 @@ def images_hash(x: Tensor | np.ndarray) -> str:
     return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
 
 
-def gain_bound(
-    before: Sequence[np.ndarray], after: Sequence[np.ndarray], level: float
-) -> tuple[float, float]:
+def gain_bound(before: Sequence[np.ndarray], after: Sequence[np.ndarray], level: float) -> tuple[float, float]:
     """Return the gain of a longer attack and its upper bound at a level, from verdicts on the same images.
 
     before, after: whether each ensemble is right on each image, for the shorter and the longer attack.

@@ -7,28 +7,31 @@ several processes can share the work.
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from graddiv.attacks import PGD, RandomSearch, Square
+from graddiv import store
+from graddiv.attacks import APGD, PGD, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
 from graddiv.audit.budget import BUDGETS, Budget
 from graddiv.audit.card import ABOUT
 from graddiv.audit.converge import Convergence, converge
-from graddiv.audit.examine import Examined, examine
+from graddiv.audit.examine import examine
 from graddiv.audit.indicators import gradient_free, indicators, trajectory_job
 from graddiv.audit.inputs import Bounds, inputs_of
-from graddiv.audit.ladder import Frozen, climbed, ladder_jobs
-from graddiv.audit.model import Model, network_of
+from graddiv.audit.ladder import RungAccuracy, ladder_jobs, rung_accuracy, rungs
+from graddiv.audit.model import Frozen, Model, network_of
 from graddiv.audit.numbers import judgement_job, three_numbers, worst_images
 from graddiv.audit.result import Attacked, Audit, Subject
 from graddiv.audit.surrogates import substitute
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation import Cell, Target, cells
+from graddiv.evaluation import Cell, Target, cells, predict
 from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
 from graddiv.evaluation.checklist import Evidence, gather, judge, whole_box
 from graddiv.evaluation.concentration import concentration_job
@@ -36,6 +39,7 @@ from graddiv.evaluation.robustness import Source, attack_job
 from graddiv.evaluation.target import Examples
 from graddiv.evaluation.verdicts import Item
 from graddiv.geometry import L2, Geometry, Linf
+from graddiv.networks import RandomizedNetwork
 from graddiv.progress import progress_bar
 from graddiv.records import AttackRecord
 from graddiv.registries import Registry
@@ -43,8 +47,19 @@ from graddiv.registries import Registry
 NORMS: Registry[Geometry] = Registry("norm", {"linf": Linf(), "l2": L2()})
 """The norms in which perturbations are measured."""
 
-SHARES = {"pilot": 0.03, "behaviours": 0.3, "attacks": 0.3, "doubling": 0.22, "trajectory": 0.05, "numbers": 0.1}
+SHARES = {
+    "pilot": 0.03,
+    "behaviours": 0.3,
+    "attacks": 0.3,
+    "doubling": 0.22,
+    "trajectory": 0.05,
+    "numbers": 0.05,
+    "ladder": 0.05,
+}
 """The phases of an audit, and about which share of the time each takes."""
+
+ANSWERS = "answers.json"
+"""What the network says of the first images: the file by which an audit that goes on knows it again."""
 
 PILOT_EXAMPLES = 50
 """Examples at which the concentration of gradients is measured."""
@@ -105,9 +120,13 @@ def audit(
     found = examine(given, inputs, seed)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
-    subject = Subject(target, found, spent, budget if isinstance(budget, str) else "own", geometry, epsilon, inputs, dict(about or {}))
+    subject = Subject(
+        target, found, spent, budget if isinstance(budget, str) else "own", geometry, epsilon, inputs, dict(about or {})
+    )
     directory = None if out is None else Path(out)
     with writing(directory, process), _listening(progress) as listener:
+        if directory is not None and process.writes:
+            check_answers(found.F, data.x[:4].to(found.F.device), seed, directory / ANSWERS)
         made = _Auditor(subject, directory and directory / "records", process, listener).audit()
         if directory is not None and process.writes:
             made.write(directory)
@@ -123,6 +142,20 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
         raise GradDivError(
             f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
             f"images with pixels in [0, 1]{hint}"
+        )
+
+
+def check_answers(F: RandomizedNetwork, x: Tensor, seed: int, path: Path) -> None:
+    """Refuse to go on where records are of a network that answers otherwise.
+
+    Its parameters tell networks apart; that the code around them was changed only its answers can tell.
+    """
+    answers = predict(F, x, n=1, seed=seed).scores.tolist()
+    if not path.exists():
+        store.write_json(path, answers)
+    elif not np.allclose(np.array(store.read_json(path)), np.array(answers), atol=1e-3):
+        raise GradDivError(
+            f"{path.parent} holds the audit of a network that answers otherwise: choose another directory with --out"
         )
 
 
@@ -151,8 +184,8 @@ class _Auditor:
         target, epsilon, geometry = subject.target, subject.epsilon, subject.geometry
         cosine, n = self._pilot()
         evidence = gather(
-            target, epsilon, self.directory, settings=budget.checklist(n), geometry=geometry, process=self.process,
-            progress=self._phase("behaviours"),
+            target, epsilon, self.directory, settings=budget.checklist(n), geometry=geometry, source=self._seen,
+            process=self.process, progress=self._phase("behaviours"),
         )  # fmt: skip
         attacked = self._attack(n)
         convergence = self._converge(attacked, n)
@@ -167,13 +200,14 @@ class _Auditor:
             "trajectory",
         )
         worst = worst_images(every)
-        hit = replace(target, data=replace(subject.inputs.examples, x=torch.from_numpy(worst.images).to(target.data.x)))
-        climb = PGD(m=budget.m, geometry=geometry)
-        records = self._run(
+        hit = replace(
+            target,
+            data=replace(subject.inputs.examples, x=torch.from_numpy(worst.images).to(subject.inputs.examples.x)),
+        )
+        judged = self._run(
             [
                 judgement_job(target, "clean", self.directory, ensembles=budget.ensembles),
                 judgement_job(hit, "attacked", self.directory, ensembles=budget.ensembles),
-                *ladder_jobs(target, examined.seen, climb, epsilon, budget.known, self.directory),
             ],
             "numbers",
         )
@@ -183,14 +217,20 @@ class _Auditor:
         return Audit(
             subject,
             Attacked(clean, tuple(every[1:]), tuple(evidence.radii), worst),
-            three_numbers(records[0]),
-            three_numbers(records[1]),
-            tuple(climbed(records[2:])),
+            three_numbers(judged[0]),
+            three_numbers(judged[1]),
+            self._climb(hit),
             items,
             convergence,
             cosine,
             n,
         )
+
+    @cached_property
+    def _seen(self) -> Source | None:
+        """The network whose gradients attacks take, if it is not the one that is judged."""
+        examined = self.subject.examined
+        return Source("surrogate", examined.seen) if examined.surrogate else None
 
     def _phase(self, name: str) -> WorkListener:
         """The part of the progress that belongs to a phase."""
@@ -221,12 +261,12 @@ class _Auditor:
         """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
         subject, target = self.subject, self.subject.target
         budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
-        seen = Source("surrogate", subject.examined.seen) if subject.examined.surrogate else None
+        seen = self._seen
         usable = [a for a in budget.attacks(geometry) if target.shows_images or not isinstance(a, Square)]
         strong = [a for a in budget.strong(geometry) if target.shows_images or not isinstance(a, Square)]
         wanted = cells(usable, [epsilon], n=n, random=target.random)
         wanted += cells(strong, [epsilon], modes=("eot",), n=n, random=target.random)
-        wanted = [c if c.attack is None else replace(c, source=seen) for c in wanted]
+        wanted = [replace(c, source=seen) if _takes_gradients(c) else c for c in wanted]
         wanted += [Cell(PGD(m=2 * budget.m, geometry=geometry), "fixed", 1, epsilon, 0, s) for s in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())
         jobs = [attack_job(target, cell, self.directory) for cell in wanted]
@@ -243,6 +283,18 @@ class _Auditor:
             found.append(Source("noise-free network", Frozen(subject.examined.seen, (mean,))))
         return found
 
+    def _climb(self, hit: Target) -> tuple[RungAccuracy, ...]:
+        """What is left where draws are known, and without noise."""
+        subject, budget = self.subject, self.subject.budget
+        attack = APGD(m=2 * budget.m, geometry=subject.geometry)
+        found = []
+        for rung in rungs(subject.target.F, budget.known, subject.target.seed):
+            jobs = ladder_jobs(
+                subject.target, hit, subject.examined.seen, attack, subject.epsilon, rung, self.directory
+            )
+            found.append(rung_accuracy(rung, self._run(list(jobs), "ladder")))
+        return tuple(found)
+
     def _converge(self, attacked: Mapping[Cell, AttackRecord], n: int) -> Convergence:
         """Double the strongest attack by gradients until that gains too little."""
         target, budget = self.subject.target, self.subject.budget
@@ -257,10 +309,14 @@ class _Auditor:
         return converge(start, first, carry_out, budget, target.random)
 
 
+def _takes_gradients(cell: Cell) -> bool:
+    return cell.attack is not None and not isinstance(cell.attack, Square | RandomSearch)
+
+
 def _can_be_doubled(cell: Cell, random: bool) -> bool:
     """Whether it is an attack by gradients, of several steps, as strong as its view allows."""
     attack = cell.attack
-    if attack is None or isinstance(attack, Square | RandomSearch | MinimalAttack) or attack.iterations == 1:
+    if attack is None or not _takes_gradients(cell) or isinstance(attack, MinimalAttack) or attack.iterations == 1:
         return False
     there = "m" in {field.name for field in fields(attack)}
     transferred = cell.source is not None and cell.source.name != "surrogate"

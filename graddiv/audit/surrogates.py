@@ -79,7 +79,7 @@ def substitute(
             said = predict(F, asked, n=4, seed=fold(address, step)).scores.to(x.dtype)
             loss = kl_div(log_softmax(module(asked), 1), said, reduction="batchmean")
             optimizer.zero_grad()
-            loss.backward()
+            loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
     return Dirac(module.eval().requires_grad_(False))
 

@@ -19,7 +19,7 @@ from graddiv import store
 from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
 from graddiv.distributed import ALONE, Process
 from graddiv.evaluation.batches import WorkListener, run, silent
-from graddiv.evaluation.robustness import MODES, Cell, Mode, attack_job
+from graddiv.evaluation.robustness import MODES, Cell, Mode, Source, attack_job
 from graddiv.evaluation.target import Target
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.geometry import Geometry, Linf
@@ -141,16 +141,19 @@ def gather(
     *,
     settings: Settings = Settings(),  # noqa: B008 -- frozen
     geometry: Geometry = Linf(),  # noqa: B008 -- frozen
+    source: Source | None = None,
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> Evidence:
-    """Run the attacks; arguments as for `checklist`.
+    """Run the attacks; arguments as for `checklist`, and `source`, whose gradients attacks take if not the target's.
 
     The records are the same as those of `graddiv attack`, so that neither repeats the other's work.
     """
 
     def cell(attack: Attack, mode: Mode = "eot", radius: float = epsilon, n: int = settings.n) -> Cell:
-        return Cell(replace(attack, geometry=geometry), mode if target.random else "fixed", n, radius, 0)
+        needs_gradients = not isinstance(attack, Square | RandomSearch)
+        how, seen = mode if target.random else "fixed", source if needs_gradients else None
+        return Cell(replace(attack, geometry=geometry), how, n, radius, 0, seen)
 
     m, box = settings.m, whole_box(geometry, target.pixels)
     # squares exist in images only

@@ -46,7 +46,9 @@ class _Watch:
     def _hook(self, name: str) -> Any:
         def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
             before = next((a for a in arguments if isinstance(a, Tensor)), None)
-            after = next((a for a in (output if isinstance(output, tuple) else (output,)) if isinstance(a, Tensor)), None)
+            after = next(
+                (a for a in (output if isinstance(output, tuple) else (output,)) if isinstance(a, Tensor)), None
+            )
             if before is not None and after is not None:
                 self.calls.append(_Call(name, layer, before, after))
 

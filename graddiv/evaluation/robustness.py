@@ -31,6 +31,7 @@ MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
 SWEPT = ("n", "m", "epsilon", "restarts")
 """What a sweep may go over."""
 
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """Another network, which the adversary attacks in place of the one that is judged: a transfer attack."""

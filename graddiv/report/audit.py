@@ -36,7 +36,8 @@ class AuditPage:
 def write_page(shown: AuditPage, out: Path) -> Path:
     """Write report.html, and tables and figures beside it."""
     tables, figures = [attack_table(shown.card), doubling_table(shown.card)], drawings(shown.card)
-    for what in (*tables, *figures):
+    made: list[Table | Figure] = [*tables, *figures]
+    for what in made:
         save(what, out)
     path = out / "report.html"
     store.write(path, render(shown, tables, figures).encode())
@@ -132,7 +133,9 @@ def numbers(card: Mapping[str, Any]) -> list[dict[str, str]]:
 def attack_table(card: Mapping[str, Any]) -> Table:
     """Every attack: what it left, and on how many images it was the worst."""
     attacks = card["attack"]["attacks"]
-    rows = [("clean images", percent(card["clean"]["A_T"]["mean"]), percent(card["clean"]["A1"]["mean"]), "", "", "", "")]
+    rows = [
+        ("clean images", percent(card["clean"]["A_T"]["mean"]), percent(card["clean"]["A1"]["mean"]), "", "", "", "")
+    ]
     for a in attacks:
         restarts = f" × {a['restarts']}" if a.get("restarts", 1) > 1 else ""
         steps = f"{a.get('m', a.get('samples', ''))}{restarts}"
@@ -218,7 +221,8 @@ def facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     if concentration["q"] is not None:
         said = (
-            f"MRL {concentration['rho']:.2f} (the length of the mean of unit gradients, without the bias of few draws); "
+            f"MRL {concentration['rho']:.2f} (the length of the mean of unit gradients, freed of the bias of few "
+            "draws); "
             f"{attack['n']} draws then see the mean gradient with cosine {concentration['cos_n']:.2f}"
         )
         found.insert(3, ("Gradients of draws", said))

@@ -173,6 +173,7 @@ def _tip(run: ReportRun, grid: Grid, found: Mapping[str, Any]) -> str:
 
 
 def shown_figure(drawing: Figure) -> dict[str, Any]:
+    """A figure as the page holds it: inside, as the smaller of SVG and PNG."""
     kind, content = "image/svg+xml", image(drawing, "svg")
     if len(content) > HEAVY:
         kind, content = min((kind, content), ("image/png", image(drawing, "png")), key=lambda form: len(form[1]))

@@ -102,8 +102,8 @@ def ladder(card: Card) -> Figure:
         rows=tuple(rungs),
         caption=(
             "From an adversary who knows the very draw that answers to one who knows only the law of the noise: the "
-            "gap between the first rung and the last is what secrecy is worth. Known draws are attacked by PGD, fresh "
-            "draws by the worst of all attacks. Lines: 95 % intervals over images."
+            "gap between the first rung and the last is what secrecy is worth. Known draws are attacked by APGD and by "
+            "the images that the worst of all attacks on fresh draws made. Lines: 95 % intervals over images."
         ),
     )
 
