@@ -1,22 +1,20 @@
 """What an audit spends: which attacks, how many draws and steps, and when it may stop.
 
-Draws are chosen from how concentrated the gradients are: with q = |E v|^2 / trace Cov v of unit gradients v, the mean
-of n of them has cosine 1 / sqrt(1 + 1/(n q)) with their expectation.
+Draws are chosen from how noisy the gradients are: with q = |E g|^2 / trace Cov g, the mean of n of them has cosine
+1 / sqrt(1 + 1/(n q)) with their expectation.
 """
 
 import math
 from dataclasses import dataclass, replace
 
-from graddiv.attacks import Attack
+from graddiv.attacks import ARC, Attack
+from graddiv.attacks.pilot import COSINE
 from graddiv.attacks.registry import SUITES, suite
 from graddiv.evaluation.checklist import Settings
 from graddiv.geometry import Geometry
 from graddiv.registries import Registry
 
-COSINE = 0.9
-"""The cosine with the expected gradient that n draws should reach."""
-
-STRONG = "strong" if "strong" in SUITES else "quick"
+STRONG = "strong"
 """The suite of the strongest attacks."""
 
 
@@ -26,8 +24,10 @@ class Budget:
 
     suite: str
     """The suite that is run in all three modes."""
+    passes: int
+    """Passes of the strongest attack for each image, which the noise of the gradients divides into draws and steps."""
     strong_m: int
-    """Iterations of the attacks of the strong suite."""
+    """Iterations of the other attacks of the strong suite."""
     fewest: int
     most: int
     """Bounds of n, the draws of a step of EOT."""
@@ -49,8 +49,6 @@ class Budget:
     """Numbers of draws that an adversary is supposed to know, for the ladder."""
     substitute_steps: int
     """Steps of training of the substitute network."""
-    pilot: int = 20
-    """Gradients at each image from which n is chosen."""
 
     @property
     def level(self) -> float:
@@ -62,9 +60,8 @@ class Budget:
         """How many images must be left alone by a doubled budget for its gain to be below the tolerance."""
         return math.ceil(math.log(self.level) / math.log(1 - self.tolerance))
 
-    def draws_for(self, mean_cosine: float) -> int:
-        """How many draws a step of EOT takes, within bounds, for this mean cosine among gradients."""
-        q = concentration(mean_cosine)
+    def draws_for(self, q: float) -> int:
+        """How many draws a step of EOT takes, within bounds, for this ratio of signal to noise."""
         needed = math.inf if q == 0 else COSINE**2 / (1 - COSINE**2) / q
         return int(min(max(math.ceil(min(needed, self.most)), self.fewest), self.most))
 
@@ -81,18 +78,13 @@ class Budget:
 
     def strong(self, geometry: Geometry) -> list[Attack]:
         """The strongest attacks, for EOT."""
-        return with_geometry(suite(STRONG, m=self.strong_m), geometry)
+        if STRONG in SUITES:
+            return with_geometry(suite(STRONG, m=self.strong_m), geometry)
+        return with_geometry([ARC(m=self.strong_m), ARC(m=self.strong_m, rule="draw")], geometry)
 
 
-def concentration(mean_cosine: float) -> float:
-    """q = c / (1 - c) of the mean cosine c among unit gradients; 0 where they point nowhere together."""
-    c = min(max(mean_cosine, 0.0), 1 - 1e-9)
-    return c / (1 - c)
-
-
-def cosine_of(n: int, mean_cosine: float) -> float:
+def cosine_of(n: int, q: float) -> float:
     """1 / sqrt(1 + 1/(n q)): the cosine of the mean of n gradients with their expectation."""
-    q = concentration(mean_cosine)
     return 0.0 if q == 0 else 1 / math.sqrt(1 + 1 / (n * q))
 
 
@@ -105,16 +97,16 @@ BUDGETS: Registry[Budget] = Registry(
     "budget",
     {
         "quick": Budget(
-            suite="demo", strong_m=10, fewest=5, most=10, m=10, queries=60, random_points=100, radii=(0.5, 1.0, 2.0),
-            looks=2, tolerance=0.05, ensembles=5, known=(1, 4), substitute_steps=60,
+            suite="demo", passes=60, strong_m=4, fewest=5, most=10, m=10, queries=60, random_points=100,
+            radii=(0.5, 1.0, 2.0), looks=2, tolerance=0.05, ensembles=5, known=(1, 4), substitute_steps=60,
         ),
         "standard": Budget(
-            suite="quick", strong_m=50, fewest=10, most=40, m=20, queries=1000, random_points=2000,
+            suite="quick", passes=400, strong_m=20, fewest=10, most=40, m=20, queries=1000, random_points=2000,
             radii=(0.25, 0.5, 0.75, 1.0, 1.5, 2.0), looks=4, tolerance=0.02, ensembles=10, known=(1, 2, 4, 8),
             substitute_steps=500,
         ),
         "exhaustive": Budget(
-            suite="paper", strong_m=100, fewest=20, most=200, m=50, queries=5000, random_points=10_000,
+            suite="paper", passes=4000, strong_m=50, fewest=20, most=200, m=50, queries=5000, random_points=10_000,
             radii=(0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), looks=5, tolerance=0.01, ensembles=20,
             known=(1, 2, 4, 8, 16), substitute_steps=3000,
         ),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graddiv import __version__, store
-from graddiv.audit.budget import STRONG, concentration, cosine_of
+from graddiv.audit.budget import STRONG, cosine_of
 from graddiv.audit.numbers import Estimate, ThreeNumbers, images_hash
 from graddiv.errors import GradDivError
 from graddiv.evaluation.verdicts import Item
@@ -84,10 +84,9 @@ def card_of(audit: "Audit") -> dict[str, Any]:
             ],
         },
         "concentration": {
-            "mean_cosine": audit.mean_cosine,
-            "rho": max(audit.mean_cosine, 0.0) ** 0.5,
-            "q": concentration(audit.mean_cosine) if F.random else None,
-            "cos_n": cosine_of(audit.n, audit.mean_cosine) if F.random else 1.0,
+            "rho": audit.rho,
+            "q": audit.q if F.random else None,
+            "cos_n": cosine_of(audit.n, audit.q) if F.random else 1.0,
         },
         "sweep": {
             "doublings": [
@@ -105,7 +104,8 @@ def card_of(audit: "Audit") -> dict[str, Any]:
         "seed": target.seed,
         "data_sha256": record.data.sha256,
         "model_sha256": record.parameters,
-        "x_adv_sha256": images_hash(audit.x_adv),
+        "x_adv_sha256": images_hash(audit.attacked.worst.images),
+        "x_adv_per_draw_sha256": images_hash(audit.attacked.worst.images_per_draw),
         "external": [],
         "graddiv": __version__,
     }
@@ -157,9 +157,16 @@ def attack_json(record: AttackRecord, chosen: np.ndarray, number: int) -> dict[s
 
 def write_images(audit: "Audit", path: Path) -> None:
     """The adversarial examples with the clean ones and their labels, as an .npz file; pixels in [0, 1]."""
-    record = audit.attacked.clean
+    record, worst = audit.attacked.clean, audit.attacked.worst
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, x_adv=audit.x_adv, x=record.images, y=record.labels, ids=record.ids)
+    np.savez_compressed(
+        buffer,
+        x_adv=worst.images,
+        x_adv_per_draw=worst.images_per_draw,
+        x=record.images,
+        y=record.labels,
+        ids=record.ids,
+    )
     store.write(path, buffer.getvalue())
 
 

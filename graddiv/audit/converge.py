@@ -75,7 +75,7 @@ class Convergence:
 
 
 def converge(start: Cell, first: AttackRecord, run: Run, budget: Budget, random: bool) -> Convergence:
-    """Double until it is enough, at most `budget.looks` times.
+    """Double each setting by itself and go on with the one that gains most, until none does, or all looks are used.
 
     start, first: the attack to begin with, and its record.
     run: carries attacks out.
@@ -88,15 +88,11 @@ def converge(start: Cell, first: AttackRecord, run: Run, budget: Budget, random:
         found = dict(zip(longer, run(list(longer.values())), strict=True))
         made += found.values()
         looks.append(tuple(_compared(setting, record, found[setting], budget) for setting in settings))
-        wanting = [d.setting for d in looks[-1] if d.bound > budget.tolerance]
-        if not wanting or first.examples < budget.images_needed:
+        if all(d.bound <= budget.tolerance for d in looks[-1]) or first.examples < budget.images_needed:
             break
-        for setting in wanting:
-            cell = doubled(cell, setting)
-        if len(looks) < budget.looks:
-            [record] = run([cell]) if len(wanting) > 1 else [found[wanting[0]]]
-            made.append(record)
-    return Convergence(budget, first.label, first.examples, tuple(looks), tuple({id(r): r for r in made}.values()))
+        most = max(looks[-1], key=lambda d: d.gain).setting
+        cell, record = longer[most], found[most]
+    return Convergence(budget, first.label, first.examples, tuple(looks), tuple(made))
 
 
 def doubled(cell: Cell, setting: str) -> Cell:

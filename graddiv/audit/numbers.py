@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor
 
 from graddiv.evaluation.batches import Advance, Job
@@ -80,10 +80,10 @@ def judgement_job(
     return target.job(JudgementRecord, settings, directory, measure, work=float(ensembles * T))
 
 
-def three_numbers(record: JudgementRecord) -> ThreeNumbers:
-    """What a record of judgement says, with intervals."""
+def three_numbers(of_ensemble: JudgementRecord, record: JudgementRecord) -> ThreeNumbers:
+    """What two records of judgement say, with intervals: one of images for the ensemble, one for single draws."""
     b = record.examples
-    per_draw, ensemble = record.share.mean(), summary(list(record.correct.T))
+    per_draw, ensemble = record.share.mean(), summary(list(of_ensemble.correct.T))
     spread = 0.0 if np.isnan(ensemble.std) else ensemble.std
     draws = record.right.shape[1]
     exact = record.outcomes > 0 or draws == 1
@@ -119,16 +119,24 @@ class Worst(NamedTuple):
     """For every image the attack that did worst to it, and what that attack made of it."""
 
     images: Float[np.ndarray, "b ..."]
-    attack: np.ndarray
-    """The number of the attack among the records, for each image."""
+    """For the ensemble: chosen by its margin, over both ensembles that judged."""
+    attack: Int64[np.ndarray, " b"]
+    """The number of the attack among the records that made each of them."""
+    images_per_draw: Float[np.ndarray, "b ..."]
+    """For single draws: chosen by how many of them are right, and where that is equal by the margin."""
 
 
 def worst_images(records: Sequence[AttackRecord]) -> Worst:
-    """Choose by the margin, over both ensembles that judged; at equal margin the first attack."""
+    """Choose for each image the attack that did worst to it; of equal ones the first."""
     margins = np.nan_to_num(np.stack([(r.margin + r.margin_again) / 2 for r in records]), nan=-np.inf)
-    chosen = margins.argmax(0)
-    images = np.stack([records[number].images[place] for place, number in enumerate(chosen)])
-    return Worst(images, chosen)
+    wrong = np.stack([(~r.right).mean(1) for r in records])
+    by_draws = wrong + 1e-6 * np.tanh(margins)  # a draw among the 20 that judge counts for far more
+    chosen, chosen_per_draw = margins.argmax(0), by_draws.argmax(0)
+
+    def images(numbers: np.ndarray) -> np.ndarray:
+        return np.stack([records[number].images[place] for place, number in enumerate(numbers)])
+
+    return Worst(images(chosen), chosen, images(chosen_per_draw))
 
 
 def images_hash(x: Tensor | np.ndarray) -> str:

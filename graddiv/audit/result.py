@@ -67,8 +67,10 @@ class Audit:
     indicators: list[Item]
     """How attacks behaved."""
     convergence: Convergence
-    mean_cosine: float
-    """Among the gradients of several draws at one image, the median over images."""
+    rho: float
+    """Mean resultant length of the gradients of draws, without the bias of few of them; median over images."""
+    q: float
+    """|E g|^2 / trace Cov g of them; median over images."""
     n: int
     """Draws of a step of EOT."""
 

@@ -4,6 +4,7 @@ Every number comes from records below the output directory, so that a second run
 several processes can share the work.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -18,6 +19,7 @@ from torch import Tensor
 from graddiv import store
 from graddiv.attacks import APGD, PGD, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
+from graddiv.attacks.pilot import choose
 from graddiv.audit.budget import BUDGETS, Budget
 from graddiv.audit.card import ABOUT
 from graddiv.audit.converge import Convergence, converge
@@ -34,8 +36,8 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, Target, cells, predict
 from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
 from graddiv.evaluation.checklist import Evidence, gather, judge, whole_box
-from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.robustness import Source, attack_job
+from graddiv.evaluation.strong import PILOT_EXAMPLES, gradient_noise_job
 from graddiv.evaluation.target import Examples
 from graddiv.evaluation.verdicts import Item
 from graddiv.geometry import L2, Geometry, Linf
@@ -60,9 +62,6 @@ SHARES = {
 
 ANSWERS = "answers.json"
 """What the network says of the first images: the file by which an audit that goes on knows it again."""
-
-PILOT_EXAMPLES = 50
-"""Examples at which the concentration of gradients is measured."""
 
 
 def audit(
@@ -182,13 +181,14 @@ class _Auditor:
         """Every phase in its order."""
         subject, budget, examined = self.subject, self.subject.budget, self.subject.examined
         target, epsilon, geometry = subject.target, subject.epsilon, subject.geometry
-        cosine, n = self._pilot()
+        rho, q = self._pilot()
+        n = budget.draws_for(q) if target.random else 1
         evidence = gather(
             target, epsilon, self.directory, settings=budget.checklist(n), geometry=geometry, source=self._seen,
             process=self.process, progress=self._phase("behaviours"),
         )  # fmt: skip
-        attacked = self._attack(n)
-        convergence = self._converge(attacked, n)
+        attacked = self._attack(n, q)
+        convergence = self._converge(attacked)
         every = _at_radius([*evidence_records(evidence), *attacked.values(), *convergence.records], target, epsilon)
         clean = every[0]
         [path] = self._run(
@@ -200,14 +200,16 @@ class _Auditor:
             "trajectory",
         )
         worst = worst_images(every)
-        hit = replace(
-            target,
-            data=replace(subject.inputs.examples, x=torch.from_numpy(worst.images).to(subject.inputs.examples.x)),
+        examples = subject.inputs.examples
+        hit, hit_per_draw = (
+            replace(target, data=replace(examples, x=torch.from_numpy(images).to(examples.x)))
+            for images in (worst.images, worst.images_per_draw)
         )
         judged = self._run(
             [
                 judgement_job(target, "clean", self.directory, ensembles=budget.ensembles),
                 judgement_job(hit, "attacked", self.directory, ensembles=budget.ensembles),
+                judgement_job(hit_per_draw, "attacked-per-draw", self.directory, ensembles=budget.ensembles),
             ],
             "numbers",
         )
@@ -217,12 +219,13 @@ class _Auditor:
         return Audit(
             subject,
             Attacked(clean, tuple(every[1:]), tuple(evidence.radii), worst),
-            three_numbers(judged[0]),
-            three_numbers(judged[1]),
-            self._climb(hit),
+            three_numbers(judged[0], judged[0]),
+            three_numbers(judged[1], judged[2]),
+            self._climb(hit_per_draw),
             items,
             convergence,
-            cosine,
+            rho,
+            q,
             n,
         )
 
@@ -245,19 +248,19 @@ class _Auditor:
     def _run(self, jobs: Sequence[Job[Any]], phase: str) -> list[Any]:
         return run(jobs, process=self.process, progress=self._phase(phase))
 
-    def _pilot(self) -> tuple[float, int]:
-        """The mean cosine among gradients, and the draws that a step of EOT therefore takes."""
+    def _pilot(self) -> tuple[float, float]:
+        """Return rho and q of the gradients where a short attack leads: how much their draws agree."""
         subject = self.subject
         if not subject.target.random:
-            return 1.0, 1
+            return 1.0, math.inf
         few = replace(subject.target, F=subject.examined.seen).first(PILOT_EXAMPLES)
-        job = concentration_job(few, self.directory and self.directory / "pilot", n=subject.budget.pilot)
+        job = gradient_noise_job(
+            few, self.directory and self.directory / "pilot", epsilon=subject.epsilon, geometry=subject.geometry
+        )
         [record] = self._run([job], "pilot")
-        usable = record.mean_cosine[record.usable]
-        cosine = float(np.median(usable)) if len(usable) else 0.0
-        return cosine, subject.budget.draws_for(cosine)
+        return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))
 
-    def _attack(self, n: int) -> dict[Cell, AttackRecord]:
+    def _attack(self, n: int, q: float) -> dict[Cell, AttackRecord]:
         """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
         subject, target = self.subject, self.subject.target
         budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
@@ -266,6 +269,9 @@ class _Auditor:
         strong = [a for a in budget.strong(geometry) if target.shows_images or not isinstance(a, Square)]
         wanted = cells(usable, [epsilon], n=n, random=target.random)
         wanted += cells(strong, [epsilon], modes=("eot",), n=n, random=target.random)
+        plan = choose(q, budget.passes)  # on a deterministic network, n models are one
+        planned = replace(plan.attack, geometry=geometry)
+        wanted += cells([planned], [epsilon], modes=("eot",), n=plan.n, random=target.random)
         wanted = [replace(c, source=seen) if _takes_gradients(c) else c for c in wanted]
         wanted += [Cell(PGD(m=2 * budget.m, geometry=geometry), "fixed", 1, epsilon, 0, s) for s in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())
@@ -295,7 +301,7 @@ class _Auditor:
             found.append(rung_accuracy(rung, self._run(list(jobs), "ladder")))
         return tuple(found)
 
-    def _converge(self, attacked: Mapping[Cell, AttackRecord], n: int) -> Convergence:
+    def _converge(self, attacked: Mapping[Cell, AttackRecord]) -> Convergence:
         """Double the strongest attack by gradients until that gains too little."""
         target, budget = self.subject.target, self.subject.budget
 
@@ -303,10 +309,7 @@ class _Auditor:
             return self._run([attack_job(target, cell, self.directory) for cell in wanted], "doubling")
 
         best = min((c for c in attacked if _can_be_doubled(c, target.random)), key=lambda c: attacked[c].accuracy)
-        assert best.attack is not None
-        start = replace(best, attack=replace(best.attack, m=budget.m))  # type: ignore[call-arg]
-        [first] = carry_out([start])
-        return converge(start, first, carry_out, budget, target.random)
+        return converge(best, attacked[best], carry_out, budget, target.random)
 
 
 def _takes_gradients(cell: Cell) -> bool:
@@ -320,7 +323,7 @@ def _can_be_doubled(cell: Cell, random: bool) -> bool:
         return False
     there = "m" in {field.name for field in fields(attack)}
     transferred = cell.source is not None and cell.source.name != "surrogate"
-    return there and not transferred and cell.mode == ("eot" if random else "fixed")
+    return there and not transferred and (cell.mode != "fixed" or not random)
 
 
 def evidence_records(evidence: Evidence) -> list[AttackRecord]:
