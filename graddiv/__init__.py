@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
-    from graddiv.audit import audit as audit
+    from graddiv.auditing import audit as audit
     from graddiv.directions import GradDiv as GradDiv
     from graddiv.errors import GradDivError as GradDivError
     from graddiv.evaluation import evaluate as evaluate
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from graddiv.records import table as table
 
 _HOME = {
-    "audit": "graddiv.audit",
+    "audit": "graddiv.auditing",
     "GradDiv": "graddiv.directions",
     "GradDivError": "graddiv.errors",
     "evaluate": "graddiv.evaluation",

@@ -22,7 +22,7 @@ LAYERS = [  # from the ground up; a part of the package may import itself and lo
     {"runs"},
     {"recipes"},
     {"training", "evaluation", "report"},
-    {"paper", "audit", "tuning"},
+    {"paper", "auditing", "tuning"},
     {"cli"},
     {"__main__"},
 ]

@@ -163,7 +163,7 @@ def gather(
         "iterative": [*(cell(PGD(m=m), mode) for mode in MODES), cell(APGD(m=m))],
         "black_box": [cell(blind, "fixed"), cell(blind)],
         "unbounded": [cell(PGD(m=m), radius=box)],
-        "radii": [cell(PGD(m=m), radius=_rounded(min(share * epsilon, box))) for share in settings.radii],
+        "radii": [cell(PGD(m=m), radius=_rounded(min(share * epsilon, box), epsilon)) for share in settings.radii],
         "n": [cell(PGD(m=m), n=n) for n in settings.n_values] if target.random else [],
         "m": [cell(PGD(m=steps)) for steps in settings.m_values],
         "restarts": [cell(PGD(m=m, restarts=restarts)) for restarts in settings.restarts],
@@ -183,9 +183,9 @@ def gather(
     return Evidence(random=random, **found)
 
 
-def _rounded(radius: float) -> float:
-    """Round to six digits, as in file names: 1.5 * 0.2 then is 0.3, whose record may exist already."""
-    return float(f"{radius:.6g}")
+def _rounded(radius: float, epsilon: float) -> float:
+    """Round to six digits, as in file names: 1.5 * 0.2 then is 0.3, whose record may exist already; epsilon stays."""
+    return epsilon if f"{radius:.6g}" == f"{epsilon:.6g}" else float(f"{radius:.6g}")
 
 
 def judge(evidence: Evidence) -> list[Item]:

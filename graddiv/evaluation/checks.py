@@ -31,10 +31,10 @@ def scale(look: Look) -> Answer:
 
 def random(look: Look) -> Answer:
     """Draws must differ where the network is said to be random, and only there."""
-    z = look.logits
+    z = torch.cat([look.logits, look.logits_elsewhere], 1)
     different = len({tuple(row) for row in z.flatten(1).tolist()}) if look.F.random else 1
     silent = [name for name, m in look.F.named_modules() if isinstance(m, DROPOUT) and not m.training and m.p > 0]
-    native = not look.F.random and draws_by_itself(look.F, look.x[:2])
+    native = not look.F.random and draws_by_itself(look.models[0], look.F, look.x[:2])
     numbers: dict[str, Any] = {"draws": len(z), "different": different, "dropout_layers": len(silent)}
     if native:
         remedy = "pass randomize(module), which makes its noise a value that can be drawn again"

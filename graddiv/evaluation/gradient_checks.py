@@ -17,7 +17,7 @@ from graddiv.geometry import per_example
 from graddiv.networks import running_statistics
 
 STEP = 0.5 / 255
-"""How far an image is moved to see whether its gradient changes at once: half of what a byte can tell apart."""
+"""How far pixels are moved, at most, to see whether the gradient changes at once: half of what a byte can tell."""
 STEADY, SHATTERED = 0.5, 0.1
 """Cosines of gradients so close to each other: from the first on all is well, below the second they are noise."""
 AGREE, DISAGREE = 0.1, 0.5
@@ -119,18 +119,18 @@ def differences(look: Look) -> Answer:
 
 
 def roughness(look: Look) -> Answer:
-    """Cosine of gradients of one draw at points half a grey level apart; apart from it, of two draws at one point."""
+    """Cosine of gradients of one draw less than half a grey level apart; and, apart from it, of draws at one point."""
     if not look.usable:
         return "not enough evidence", "there are no gradients to compare", {}
     assert look.gradients is not None
     x, y = look.near
     f, g = look.models[0], look.gradients
-    moved = look.gradient(f, (x + STEP * look.normal("move").sign()).clamp(0, 1), y)
+    moved = look.gradient(f, (x + STEP * look.offset("move")).clamp(0, 1), y)
     close = _cosine(g[0], moved)
     among = float(torch.stack([_mean(_cosine(g[0], other)) for other in g[1:]]).mean()) if len(g) > 1 else 1.0
     same = float(_mean(close))
     change = torch.stack(
-        [(look.margins(f, x + STEP * look.normal("near", i).sign()) - look.margins(f, x)).abs() for i in range(4)]
+        [(look.margins(f, x + STEP * look.offset("near", i)) - look.margins(f, x)).abs() for i in range(4)]
     ).mean()
     own = look.logits[:, : len(x)].gather(2, y.expand(len(g), -1)[..., None])
     numbers = {
@@ -139,7 +139,7 @@ def roughness(look: Look) -> Answer:
         "change_of_margin": float(change),
         "noise_of_logit": float(own.std(0).mean()) if len(g) > 1 else 0.0,
     }
-    said = f"gradients of one draw half a grey level apart have cosine {same:.2f}"
+    said = f"gradients of one draw less than half a grey level apart have cosine {same:.2f}"
     said += f", those of two draws at one point {among:.2f}" if len(g) > 1 else ""
     if same >= STEADY:
         return "pass", said, numbers

@@ -51,6 +51,13 @@ class Look:
             return torch.stack([f(self.x) for f in self.models])
 
     @cached_property
+    def logits_elsewhere(self) -> Float[Tensor, "n k c"]:
+        """What they answer on images of noise: draws may agree on all images that are easy."""
+        noise = torch.rand(self.near[0].shape, generator=generator(fold(self.seed, "look", "elsewhere")))
+        with torch.no_grad(), running_statistics(self.F):
+            return torch.stack([f(noise.to(self.x)) for f in self.models])
+
+    @cached_property
     def near(self) -> tuple[Float[Tensor, "k ..."], Int64[Tensor, " k"]]:
         """The examples whose gradients are looked at."""
         return self.x[:EXAMPLES], self.y[:EXAMPLES]
@@ -81,10 +88,11 @@ class Look:
         g = self.gradients
         return g is not None and bool(g.isfinite().all()) and bool((g != 0).any())
 
-    def normal(self, *role: int | str) -> Tensor:
-        """Return independent normal numbers in the shape of the examples whose gradients are looked at."""
+    def offset(self, *role: int | str) -> Tensor:
+        """Return numbers in [-1, 1) in the shape of the examples whose gradients are looked at."""
         x = self.near[0]
-        return torch.randn(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype).to(x.device)
+        u = torch.rand(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype)
+        return (2 * u - 1).to(x.device)
 
 
 class Check(NamedTuple):
@@ -101,12 +109,12 @@ class Check(NamedTuple):
         return Item(self.title, *self.run(look))
 
 
-def draws_by_itself(module: nn.Module, x: Float[Tensor, "b ..."]) -> bool:
-    """Whether two calls of a module, as it is, differ: it draws from the global random state."""
+def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]) -> bool:
+    """Whether two calls of f, which calls the module, differ: it draws from the global random state."""
     with torch.no_grad(), running_statistics(module):
         answers = []
         for seed in (1, 2, 3):
             with isolated(seed):
-                output = module(x)
+                output = f(x)
             answers.append(output[0] if isinstance(output, tuple | list) else output)
     return any(not torch.equal(answers[0], other) for other in answers[1:])

@@ -81,7 +81,7 @@ class Target:
             "target": self.name,
             **self.facts,
             **({"proxy_gradient": True} if self.F.proxy_gradient else {}),
-            "parameters": _fingerprint(self.F),
+            "parameters": fingerprint(self.F),
             "examples": len(self.data),  # before their checksum, because errors name the first difference
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
             "n_ensemble": self.n_ensemble,
@@ -199,7 +199,7 @@ def _to_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype == torch.float64 else values
 
 
-def _fingerprint(F: RandomizedNetwork) -> str:
+def fingerprint(F: RandomizedNetwork) -> str:
     """Return a sha256 of parameters and buffers, by which records of another network are told from this one's."""
     digest = hashlib.sha256(type(F).__name__.encode())
     for name, tensor in F.state_dict().items():

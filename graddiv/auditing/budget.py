@@ -7,7 +7,7 @@ Draws are chosen from how noisy the gradients are: with q = |E g|^2 / trace Cov 
 import math
 from dataclasses import dataclass, replace
 
-from graddiv.attacks import ARC, Attack
+from graddiv.attacks import ARC, Attack, Square
 from graddiv.attacks.pilot import COSINE
 from graddiv.attacks.registry import SUITES, suite
 from graddiv.evaluation.checklist import Settings
@@ -23,7 +23,7 @@ class Budget:
     """How much is spent, and what is asked of the evidence."""
 
     suite: str
-    """The suite that is run in all three modes."""
+    """The suite that is run in all three modes, without its gradient-free attack, whose queries are given apart."""
     passes: int
     """Passes of the strongest attack for each image, which the noise of the gradients divides into draws and steps."""
     strong_m: int
@@ -49,6 +49,8 @@ class Budget:
     """Numbers of draws that an adversary is supposed to know, for the ladder."""
     substitute_steps: int
     """Steps of training of the substitute network."""
+    suite_m: int | None = None
+    """Iterations of the suite's attacks; the suite's own if not given."""
 
     @property
     def level(self) -> float:
@@ -66,15 +68,16 @@ class Budget:
         return int(min(max(math.ceil(min(needed, self.most)), self.fewest), self.most))
 
     def checklist(self, n: int) -> Settings:
-        """The settings of the five behaviours of obfuscated gradients."""
+        """The settings of the five behaviours of obfuscated gradients; convergence is shown apart, by doubling."""
         return Settings(
             n=n, m=self.m, queries=self.queries, radii=self.radii, samples=self.random_points, images=20,
-            n_values=(max(1, n // 2), n), m_values=(max(1, self.m // 2), self.m), restarts=(1, 2),
+            n_values=(), m_values=(), restarts=(),
         )  # fmt: skip
 
     def attacks(self, geometry: Geometry) -> list[Attack]:
         """The suite for all modes."""
-        return with_geometry(suite(self.suite), geometry)
+        chosen = suite(self.suite, m=self.suite_m)
+        return with_geometry([attack for attack in chosen if not isinstance(attack, Square)], geometry)
 
     def strong(self, geometry: Geometry) -> list[Attack]:
         """The strongest attacks, for EOT."""

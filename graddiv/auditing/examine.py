@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass
 
-from graddiv.audit.inputs import Inputs
-from graddiv.audit.model import Given, rescaled, settled, with_gradients, with_logits
-from graddiv.audit.surrogates import straight_through_surrogate
+from graddiv.auditing.inputs import Inputs
+from graddiv.auditing.model import Given, rescaled, settled, with_gradients, with_logits
+from graddiv.auditing.surrogates import straight_through_surrogate
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.look import Look
 from graddiv.evaluation.verdicts import Item

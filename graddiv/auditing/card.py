@@ -4,20 +4,23 @@ RobustBench's numbers are strings in percent; ours stand apart as numbers betwee
 """
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from graddiv import __version__, store
-from graddiv.audit.budget import STRONG, cosine_of
-from graddiv.audit.numbers import Estimate, ThreeNumbers, images_hash
+from graddiv.auditing.budget import STRONG, cosine_of
+from graddiv.auditing.model import original
+from graddiv.auditing.numbers import Estimate, ThreeNumbers, images_hash
 from graddiv.errors import GradDivError
+from graddiv.evaluation.target import fingerprint
 from graddiv.evaluation.verdicts import Item
 from graddiv.records import AttackRecord, cross_fitted_total, summary
 
 if TYPE_CHECKING:
-    from graddiv.audit.result import Audit
+    from graddiv.auditing.result import Audit
 
 CARD = "card.json"
 ADVERSARIAL = "adversarial.npz"
@@ -79,9 +82,7 @@ def card_of(audit: "Audit") -> dict[str, Any]:
             "surrogate": subject.examined.surrogate,
             "forwards": _spent(audit.attacked.attacks, "cost_forwards"),
             "backwards": _spent(audit.attacked.attacks, "cost_backwards"),
-            "attacks": [
-                attack_json(r, audit.attacked.worst.attack, i + 1) for i, r in enumerate(audit.attacked.attacks)
-            ],
+            "attacks": attacks_json(audit.attacked.attacks, audit.attacked.worst.attack),
         },
         "concentration": {
             "rho": audit.rho,
@@ -103,17 +104,12 @@ def card_of(audit: "Audit") -> dict[str, Any]:
         "indicators": [item_json(item) for item in audit.indicators],
         "seed": target.seed,
         "data_sha256": record.data.sha256,
-        "model_sha256": record.parameters,
+        "model_sha256": fingerprint(original(F)),
         "x_adv_sha256": images_hash(audit.attacked.worst.images),
         "x_adv_per_draw_sha256": images_hash(audit.attacked.worst.images_per_draw),
         "external": [],
         "graddiv": __version__,
     }
-
-
-def original(F: Any) -> Any:
-    """The network inside all that the audit put around it."""
-    return original(F.inner) if hasattr(F, "inner") else F
 
 
 def numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
@@ -137,12 +133,17 @@ def item_json(item: Item) -> dict[str, Any]:
     return dict(item._asdict())
 
 
+def attacks_json(records: Sequence[AttackRecord], chosen: np.ndarray) -> list[dict[str, Any]]:
+    """All attacks; `chosen` has for each image the number of the worst one, from 1."""
+    labels = _labels(records)
+    return [{"label": labels[i], **attack_json(record, chosen, i + 1)} for i, record in enumerate(records)]
+
+
 def attack_json(record: AttackRecord, chosen: np.ndarray, number: int) -> dict[str, Any]:
     """What an attack was, what it left, and for how many images it was the worst of all."""
     settings = {key: value for key, value in (record.attack or {}).items() if key not in ("seed", "bounds")}
     accuracy = summary([record.correct, record.correct_again], 1)
     return {
-        "label": record.label,
         "mode": record.mode,
         "n": record.n,
         **settings,
@@ -153,6 +154,18 @@ def attack_json(record: AttackRecord, chosen: np.ndarray, number: int) -> dict[s
         "forwards": int(record.cost_forwards.sum()),
         "backwards": int(record.cost_backwards.sum()),
     }
+
+
+def _labels(records: Sequence[AttackRecord]) -> list[str]:
+    """The labels of attacks; those of one name and other settings, apart from what stands in columns, say which."""
+    apart = ("name", "seed", "bounds", "m", "samples", "restarts")
+    settings = [{k: v for k, v in (r.attack or {}).items() if k not in apart} for r in records]
+    labels = []
+    for record, own in zip(records, settings, strict=True):
+        namesakes = [other for r, other in zip(records, settings, strict=True) if r.label == record.label]
+        odd = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
+        labels.append(", ".join([record.label, *(f"{key} {own[key]}" for key in odd)]))
+    return labels
 
 
 def write_images(audit: "Audit", path: Path) -> None:

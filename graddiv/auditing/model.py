@@ -4,10 +4,13 @@ Networks are adapted from outside, never changed: an adapted network calls the o
 """
 
 import hashlib
+import importlib.util
 import inspect
 import math
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import NamedTuple
 
 import torch
@@ -126,24 +129,29 @@ class Given(NamedTuple):
     """Whether it was said to be random; None where that was for us to find out."""
 
 
-def network_of(model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None) -> Given:
-    """Make a randomized network of a model; some images `x` show whether a module draws by itself.
+def network_of(
+    model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None, device: torch.device | None = None
+) -> Given:
+    """Make a randomized network of a model.
 
+    model: what the user has.
+    x: some images, as the model takes them, which show whether a module draws by itself.
     data_root: the folder of the official data files, for run directories whose network holds training examples.
+    device: where the network goes; it stays where it is if None.
     """
     if isinstance(model, str | Path):
         run = Run(Path(model))
-        return Given(run.network(data_root), run.experiment.run_name, run.experiment.random)
+        return Given(run.network(data_root).to(device), run.experiment.run_name, run.experiment.random)
     if isinstance(model, RandomizedNetwork):
-        return Given(model, type(model.module).__name__, model.random)
+        return Given(model.to(device), type(model.module).__name__, model.random)
     if isinstance(model, Sequence):
         if not model or not all(isinstance(each, nn.Module) for each in model):
             kinds = ", ".join(sorted({type(each).__name__ for each in model})) or "nothing"
             raise GradDivError(f"the model is a list of {kinds}, expected modules: the members of a random ensemble")
         members = [each for each in model if isinstance(each, nn.Module)]
-        return Given(ensemble(members), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
+        return Given(ensemble(members).to(device), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
     if isinstance(model, nn.Module):
-        return Given(_randomized(model, x), type(model).__name__, None)
+        return Given(_randomized(model.to(device), x), type(model).__name__, None)
     if callable(model):
         return Given(_randomized(FunctionModule(model), x), _name(model), None)
     raise GradDivError(
@@ -154,7 +162,8 @@ def network_of(model: Model, x: Float[Tensor, "b ..."], data_root: str | None = 
 
 def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwork:
     """Take a module as random if it draws when it is called as it is."""
-    return randomize(module) if draws_by_itself(module, x[:2]) else Dirac(module)
+    where = next((p.device for p in module.parameters()), x.device)
+    return randomize(module) if draws_by_itself(module, module, x[:2].to(where)) else Dirac(module)
 
 
 def _name(function: Callable[[Tensor], Tensor]) -> str:
@@ -165,6 +174,51 @@ def _name(function: Callable[[Tensor], Tensor]) -> str:
     except (OSError, TypeError):
         return name
     return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def load_model(reference: str) -> Model:
+    """The model that `file.py:name` or `package.module:name` names: it, or what a function without arguments returns.
+
+    A directory is that of a run.
+    """
+    if Path(reference).is_dir():
+        return Path(reference)
+    place, _, name = reference.rpartition(":")
+    if not place or not name:
+        raise GradDivError(f"the model is {reference!r}, expected file.py:factory or the directory of a run")
+    found = getattr(_imported(place), name, None)
+    if found is None:
+        raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
+    is_model = isinstance(found, nn.Module | list | tuple)
+    model: Model = found if is_model else found()
+    return model
+
+
+def _imported(place: str) -> ModuleType:
+    """A Python file, which finds what lies beside it, or a module by its name."""
+    path = Path(place)
+    if path.suffix != ".py":
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise GradDivError(f"there is no module {place!r}: {error}") from None
+    if not path.is_file():
+        raise GradDivError(f"there is no {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def original(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network inside all that the audit put around it."""
+    return original(F.inner) if isinstance(F, Adapted) else F
 
 
 def rescaled(F: RandomizedNetwork, low: Tensor, high: Tensor) -> RandomizedNetwork:

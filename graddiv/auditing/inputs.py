@@ -13,7 +13,7 @@ from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.target import Examples
 
-Bounds = tuple[float | Sequence[float], float | Sequence[float]]
+Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
 """The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""
 
 LABELS = ("y", "labels", "y_test", "label", "targets")
@@ -132,7 +132,7 @@ def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
     return bounds
 
 
-def _per_channel(bound: float | Sequence[float], x: Float[Tensor, "b ..."]) -> Tensor:
+def _per_channel(bound: float | int | Sequence[float], x: Float[Tensor, "b ..."]) -> Tensor:
     """The bound in a shape that fits images."""
     value = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
     if value.dim() == 0:

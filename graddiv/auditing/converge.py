@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from graddiv.audit.budget import Budget
-from graddiv.audit.numbers import gain_bound
+from graddiv.auditing.budget import Budget
+from graddiv.auditing.numbers import gain_bound
 from graddiv.evaluation import Cell
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.records import AttackRecord

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graddiv.attacks import Attack
-from graddiv.audit.model import Frozen
+from graddiv.auditing.model import Frozen
 from graddiv.evaluation import Cell, Target
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.robustness import Source, attack_job

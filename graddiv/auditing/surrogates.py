@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 from torch.overrides import TorchFunctionMode
 
-from graddiv.audit.model import Adapted
+from graddiv.auditing.model import Adapted
 from graddiv.evaluation import predict
 from graddiv.networks import Dirac, RandomizedNetwork, SampleModel, straight_through
 from graddiv.seeding import fold, generator, isolated

@@ -20,17 +20,17 @@ from graddiv import store
 from graddiv.attacks import APGD, PGD, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.pilot import choose
-from graddiv.audit.budget import BUDGETS, Budget
-from graddiv.audit.card import ABOUT
-from graddiv.audit.converge import Convergence, converge
-from graddiv.audit.examine import examine
-from graddiv.audit.indicators import gradient_free, indicators, trajectory_job
-from graddiv.audit.inputs import Bounds, inputs_of
-from graddiv.audit.ladder import RungAccuracy, ladder_jobs, rung_accuracy, rungs
-from graddiv.audit.model import Frozen, Model, network_of
-from graddiv.audit.numbers import judgement_job, three_numbers, worst_images
-from graddiv.audit.result import Attacked, Audit, Subject
-from graddiv.audit.surrogates import substitute
+from graddiv.auditing.budget import BUDGETS, Budget
+from graddiv.auditing.card import ABOUT
+from graddiv.auditing.converge import Convergence, converge
+from graddiv.auditing.examine import examine
+from graddiv.auditing.indicators import gradient_free, indicators, trajectory_job
+from graddiv.auditing.inputs import Bounds, inputs_of
+from graddiv.auditing.ladder import RungAccuracy, ladder_jobs, rung_accuracy, rungs
+from graddiv.auditing.model import Frozen, Model, network_of
+from graddiv.auditing.numbers import judgement_job, three_numbers, worst_images
+from graddiv.auditing.result import Attacked, Audit, Subject
+from graddiv.auditing.surrogates import substitute
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, Target, cells, predict
@@ -82,6 +82,7 @@ def audit(
     batch: int = 100,
     progress: bool | WorkListener = False,
     process: Process = ALONE,
+    device: torch.device | None = None,
     data_root: str | None = None,
 ) -> Audit:
     """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
@@ -105,6 +106,7 @@ def audit(
     batch: how many images are looked at together.
     progress: whether to show a bar, or a function that is told of the progress.
     process: this process among those that share the work.
+    device: where the network goes; it stays where it is if None.
     data_root: the folder of the official data files.
     """
     spent = BUDGETS[budget] if isinstance(budget, str) else budget
@@ -115,7 +117,7 @@ def audit(
     geometry = NORMS[norm]
     check_radius(epsilon, geometry, inputs.examples.x[0].numel())
     raw = (inputs.low + (inputs.high - inputs.low) * inputs.examples.x[:2]).to(inputs.examples.x.dtype)
-    given = network_of(model, raw, data_root)
+    given = network_of(model, raw, data_root, device)
     found = examine(given, inputs, seed)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
@@ -265,9 +267,8 @@ class _Auditor:
         subject, target = self.subject, self.subject.target
         budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
         seen = self._seen
-        usable = [a for a in budget.attacks(geometry) if target.shows_images or not isinstance(a, Square)]
         strong = [a for a in budget.strong(geometry) if target.shows_images or not isinstance(a, Square)]
-        wanted = cells(usable, [epsilon], n=n, random=target.random)
+        wanted = cells(budget.attacks(geometry), [epsilon], n=n, random=target.random)
         wanted += cells(strong, [epsilon], modes=("eot",), n=n, random=target.random)
         plan = choose(q, budget.passes)  # on a deterministic network, n models are one
         planned = replace(plan.attack, geometry=geometry)

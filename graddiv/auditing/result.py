@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from graddiv import store
-from graddiv.audit.budget import Budget
-from graddiv.audit.card import ADVERSARIAL, CARD, card_of, write_images
-from graddiv.audit.converge import Convergence
-from graddiv.audit.examine import Examined
-from graddiv.audit.inputs import Inputs
-from graddiv.audit.ladder import RungAccuracy
-from graddiv.audit.numbers import ThreeNumbers, Worst
+from graddiv.auditing.budget import Budget
+from graddiv.auditing.card import ADVERSARIAL, CARD, card_of, write_images
+from graddiv.auditing.converge import Convergence
+from graddiv.auditing.examine import Examined
+from graddiv.auditing.inputs import Inputs
+from graddiv.auditing.ladder import RungAccuracy
+from graddiv.auditing.numbers import ThreeNumbers, Worst
 from graddiv.evaluation import Target
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.verdicts import Item
