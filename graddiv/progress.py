@@ -4,6 +4,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+Listener = Callable[[float, float, str], None]
+"""Told of the work done, of all the work there is, and of what is under way."""
+
 
 def leads() -> bool:
     """Whether this process speaks for all that torchrun started."""
@@ -11,7 +14,7 @@ def leads() -> bool:
 
 
 @contextmanager
-def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
+def progress_bar() -> Iterator[Listener]:
     """A bar with the time left on a terminal, a line every half minute elsewhere; told (done, total, what)."""
     import time
 
@@ -34,3 +37,13 @@ def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
                 console.print(f"{what}: {done / total:.0%} of the work, {left:.0f} min left", highlight=False)
 
         yield show
+
+
+@contextmanager
+def listening(progress: bool | Listener) -> Iterator[Listener]:
+    """The function that is told of the progress: a bar if `progress` is True, or what it is itself."""
+    if progress is True:
+        with progress_bar() as show:
+            yield show
+    else:
+        yield progress or (lambda done, total, what: None)

@@ -5,8 +5,7 @@ several processes can share the work.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -34,15 +33,15 @@ from graddiv.auditing.surrogates import substitute
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, Target, cells, predict
-from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
-from graddiv.evaluation.checklist import Evidence, gather, judge, whole_box
+from graddiv.evaluation.batches import Job, WorkListener, run, writing
+from graddiv.evaluation.checklist import Evidence, gather, judge
 from graddiv.evaluation.robustness import Source, attack_job
 from graddiv.evaluation.strong import PILOT_EXAMPLES, gradient_noise_job
 from graddiv.evaluation.target import Examples
 from graddiv.evaluation.verdicts import Item
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.networks import RandomizedNetwork
-from graddiv.progress import progress_bar
+from graddiv.progress import listening
 from graddiv.records import AttackRecord
 from graddiv.registries import Registry
 
@@ -125,7 +124,7 @@ def audit(
         target, found, spent, budget if isinstance(budget, str) else "own", geometry, epsilon, inputs, dict(about or {})
     )
     directory = None if out is None else Path(out)
-    with writing(directory, process), _listening(progress) as listener:
+    with writing(directory, process), listening(progress) as listener:
         if directory is not None and process.writes:
             check_answers(found.F, data.x[:4].to(found.F.device), seed, directory / ANSWERS)
         made = _Auditor(subject, directory and directory / "records", process, listener).audit()
@@ -137,7 +136,7 @@ def audit(
 
 def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
     """Refuse a radius that is none, or that admits every image."""
-    most = whole_box(geometry, pixels)
+    most = geometry.diameter(pixels)
     if not 0 < epsilon < most:
         hint = f": {epsilon:g}/255 = {epsilon / 255:.4g} perhaps?" if 1 <= epsilon <= 255 else ""
         raise GradDivError(
@@ -158,16 +157,6 @@ def check_answers(F: RandomizedNetwork, x: Tensor, seed: int, path: Path) -> Non
         raise GradDivError(
             f"{path.parent} holds the audit of a network that answers otherwise: choose another directory with --out"
         )
-
-
-@contextmanager
-def _listening(progress: bool | WorkListener) -> Iterator[WorkListener]:
-    """The function that is told of the progress."""
-    if progress is True:
-        with progress_bar() as show:
-            yield show
-    else:
-        yield progress or silent
 
 
 @dataclass(frozen=True)

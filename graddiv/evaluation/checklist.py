@@ -38,11 +38,6 @@ LARGE_GAIN = 0.05
 """An attack that gains more than this share of the examples when it is made longer was far from converged."""
 
 
-def whole_box(geometry: Geometry, pixels: int) -> float:
-    """The radius that admits every image with pixels in [0, 1]: 1 in the l_inf norm, sqrt(pixels) in l_2."""
-    return 1.0 if isinstance(geometry, Linf) else math.sqrt(pixels)
-
-
 @dataclass(frozen=True)
 class Settings:
     """How much is spent on the evidence."""
@@ -155,7 +150,7 @@ def gather(
         how, seen = mode if target.random else "fixed", source if needs_gradients else None
         return Cell(replace(attack, geometry=geometry), how, n, radius, 0, seen)
 
-    m, box = settings.m, whole_box(geometry, target.pixels)
+    m, box = settings.m, geometry.diameter(target.pixels)
     # squares exist in images only
     blind = Square(m=settings.queries) if target.shows_images else RandomSearch(samples=settings.queries)
     wanted = {

@@ -115,6 +115,6 @@ def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]
         answers = []
         for seed in (1, 2, 3):
             with isolated(seed):
-                output = f(x)
+                output: Any = f(x)
             answers.append(output[0] if isinstance(output, tuple | list) else output)
     return any(not torch.equal(answers[0], other) for other in answers[1:])

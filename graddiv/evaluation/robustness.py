@@ -7,16 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from graddiv.attacks import ARC, EOT, FGSM, Attack, Cost, Exact, Fixed, StochasticPGD, View
 from graddiv.attacks.pilot import FEWEST_STEPS, Plan
 from graddiv.attacks.registry import ATTACKS, STRONG, suite
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
-from graddiv.evaluation.examples import Images, Labels
-from graddiv.evaluation.prediction import N_ENSEMBLE, predict
+from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent
+from graddiv.evaluation.prediction import predict
 from graddiv.evaluation.strong import PASSES, strong_plan
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Linf
@@ -277,47 +276,6 @@ def sweep(
             wanted.append(Cell(each, "eot" if target.random else "fixed", models, radius, repeat))
     made = attack_all(target, wanted, directory, process=process, progress=progress)
     return [record for record in made if not record.is_clean]
-
-
-def evaluate(
-    F: RandomizedNetwork | nn.Module,
-    x: Images,
-    y: Labels = None,
-    *,
-    epsilon: float | Sequence[float],
-    attacks: Sequence[str | Attack] = (),
-    suite_name: str = "quick",
-    modes: Sequence[Mode] = MODES,
-    n: int = 10,
-    repeats: int = 1,
-    n_ensemble: int = N_ENSEMBLE,
-    seed: int = 0,
-    batch: int = 100,
-    directory: Path | str | None = None,
-    progress: WorkListener = silent,
-) -> list[AttackRecord]:
-    """The records of a network in memory, on tensors or arrays x and y, a data set, or the batches of a DataLoader.
-
-    records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3)
-    for row in table(records): print(row.label, row.accuracy)
-
-    The suite "strong" chooses its modes and n itself.
-    """
-    target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    folder = None if directory is None else Path(directory)
-    with writing(folder):
-        if suite_name == STRONG and not attacks:
-            wanted = strong_cells(target, epsilon, repeats=repeats, directory=folder, progress=progress)
-        else:
-            chosen = named_attacks(attacks, suite_name)
-            wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
-        return attack_all(target, wanted, folder, progress=progress)
-
-
-def named_attacks(attacks: Sequence[str | Attack], suite_name: str) -> list[Attack]:
-    """These attacks, those given by name with the iterations of the suite; if there are none, the whole suite."""
-    named = [a for a in attacks if isinstance(a, str)]
-    return [a for a in attacks if isinstance(a, Attack)] + (suite(suite_name, named) if named or not attacks else [])
 
 
 def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, np.ndarray]:

@@ -33,7 +33,16 @@ from graddiv.records.statistics import (
     total,
     wilson,
 )
-from graddiv.records.tables import ALL_TOTAL, CROSS_FITTED_TOTAL, PAPER_ROWS, PAPERS_TOTAL, Row, as_rows, table
+from graddiv.records.tables import (
+    ALL_TOTAL,
+    CROSS_FITTED_TOTAL,
+    PAPER_ROWS,
+    PAPERS_TOTAL,
+    Row,
+    as_rows,
+    table,
+    table_per_epsilon,
+)
 
 __all__ = [
     "ALL_TOTAL",
@@ -70,6 +79,7 @@ __all__ = [
     "read_all",
     "summary",
     "table",
+    "table_per_epsilon",
     "total",
     "wilson",
 ]

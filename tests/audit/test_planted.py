@@ -1,7 +1,5 @@
 """Networks whose faults are known get the verdict that they deserve; a robust one is not accused."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -46,12 +44,11 @@ def failed(found: Audit) -> set[str]:
     return {item.name for item in (*found.checks.values(), *found.indicators) if item.verdict == "fail"}
 
 
-def test_a_robust_network_is_not_accused(tmp_path: Path) -> None:
-    found = audited(Linear(), 0.6 * float(RADII.min()), out=tmp_path)
+def test_a_robust_network_is_not_accused() -> None:
+    found = audited(Linear(), 0.6 * float(RADII.min()))
     assert found.robust.ensemble.mean == 1
     assert found.exit_code == 0
     assert not failed(found)
-    assert "Complete." in (tmp_path / "report.html").read_text()
 
 
 def test_the_accuracy_of_a_linear_network_is_the_closed_form() -> None:
@@ -61,8 +58,9 @@ def test_the_accuracy_of_a_linear_network_is_the_closed_form() -> None:
     assert found.exit_code == 0
 
 
-def test_robust_only_because_of_noise(tmp_path: Path) -> None:
-    found = audited(NoisyWeights(), 1.3 * float(RADII.max()), out=tmp_path)
+@pytest.mark.slow
+def test_robust_only_because_of_noise() -> None:
+    found = audited(NoisyWeights(), 1.3 * float(RADII.max()), n_ensemble=20)
     left = {record.label: record.accuracy for record in found.attacked.attacks if record.m <= 6}
     assert left["EOT^1-FGSM"] > 0.9, "who averages little believes it"
     assert found.rho < 0.5
@@ -72,14 +70,13 @@ def test_robust_only_because_of_noise(tmp_path: Path) -> None:
     assert found.exit_code == 3
 
 
-def test_shattered_gradients(tmp_path: Path) -> None:
-    found = audited(Shattered(), out=tmp_path)
+def test_shattered_gradients() -> None:
+    found = audited(Shattered())
     assert found.checks["roughness"].verdict == "fail"
     assert found.checks["differences"].verdict == "pass", "the gradient is right, it only leads nowhere"
     assert found.robust.ensemble.mean < 0.6, "a transfer attack does not need it"
     assert "gradients find what attacks without them find" in failed(found)
     assert found.exit_code == 3
-    assert "Evidence insufficient." in (tmp_path / "report.html").read_text()
 
 
 def test_a_dead_layer_is_named_and_a_surrogate_attacked() -> None:
@@ -93,8 +90,8 @@ def test_a_dead_layer_is_named_and_a_surrogate_attacked() -> None:
     assert found.exit_code == 0, "the surrogate's gradients broke it: nothing is left to doubt"
 
 
-def test_an_answer_without_a_graph_is_attacked_without_gradients(tmp_path: Path) -> None:
-    found = audited(Blind(), out=tmp_path)
+def test_an_answer_without_a_graph_is_attacked_without_gradients() -> None:
+    found = audited(Blind())
     assert "autograd finds no way" in found.checks["gradients"].sentence
     assert not found.subject.examined.surrogate
     assert found.robust.ensemble.mean < 0.6, "the substitute needs answers alone"
@@ -111,21 +108,23 @@ def test_gradients_that_are_not_numbers() -> None:
     assert found.robust.ensemble.mean < 0.6
 
 
-def test_a_random_network_that_is_none(tmp_path: Path) -> None:
-    found = audited(randomize(FunctionalDropout().eval()), out=tmp_path)
+def test_a_random_network_that_is_none() -> None:
+    found = audited(randomize(FunctionalDropout().eval()))
     assert found.checks["random"].verdict == "warn"
     assert "draws give the same answers" in found.checks["random"].sentence
     assert not found.subject.target.random, "it costs what a deterministic network costs"
     assert {record.mode for record in found.attacked.attacks} == {"fixed"}
 
 
-def test_a_deterministic_network_that_is_none(tmp_path: Path) -> None:
-    found = audited(Dirac(Noisy(Linear())), out=tmp_path)
+@pytest.mark.slow
+def test_a_deterministic_network_that_is_none() -> None:
+    found = audited(Dirac(Noisy(Linear())))
     assert found.checks["random"].verdict == "warn"
     assert "two calls with the same input differ" in found.checks["random"].sentence
     assert found.subject.target.random
 
 
+@pytest.mark.slow
 def test_native_noise_and_randomize_are_the_same() -> None:
     native, wrapped = (audited(model, float(RADII.median())) for model in (Noisy(Linear()), randomize(Noisy(Linear()))))
     assert [i.verdict for i in native.checks.values()] == [i.verdict for i in wrapped.checks.values()]
@@ -134,15 +133,15 @@ def test_native_noise_and_randomize_are_the_same() -> None:
     assert native.exit_code == wrapped.exit_code
 
 
-def test_probabilities_instead_of_logits(tmp_path: Path) -> None:
+def test_probabilities_instead_of_logits() -> None:
     epsilon = float(RADII.median()) + 1e-4
-    plain, soft = audited(Linear(), epsilon), audited(nn.Sequential(Linear(), nn.Softmax(1)), epsilon, out=tmp_path)
+    plain, soft = audited(Linear(), epsilon), audited(nn.Sequential(Linear(), nn.Softmax(1)), epsilon)
     assert soft.checks["logits"].verdict == "warn"
     assert "probabilities" in soft.checks["logits"].sentence
     assert soft.robust.ensemble == plain.robust.ensemble
 
 
-def test_pixels_from_0_to_255(tmp_path: Path) -> None:
+def test_pixels_from_0_to_255() -> None:
     class Bytes(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -155,14 +154,14 @@ def test_pixels_from_0_to_255(tmp_path: Path) -> None:
     epsilon = float(RADII.median()) + 1e-4
     with pytest.raises(GradDivError, match=r"pass bounds=\(0, 255\) if the model takes such values"):
         audit(Bytes(), 255 * X, Y, epsilon=epsilon)
-    found = audit_of(Bytes(), 255 * X, Y, epsilon=epsilon, bounds=(0, 255), out=tmp_path)
+    found = audit_of(Bytes(), 255 * X, Y, epsilon=epsilon, bounds=(0, 255))
     assert found.robust.ensemble.mean == pytest.approx(audited(Linear(), epsilon).robust.ensemble.mean, abs=0.02)
 
 
-def test_a_random_ensemble_of_opposed_members(tmp_path: Path) -> None:
+def test_a_random_ensemble_of_opposed_members() -> None:
     x, y = opposed_examples()
     members = [Member(1.0), Member(-1.0)]
-    found = audit_of(members, x, y, epsilon=0.1, out=tmp_path)
+    found = audit_of(members, x, y, epsilon=0.1)
     assert found.clean.per_draw.mean == 1
     assert found.robust.exact
     assert found.robust.per_draw.mean == pytest.approx(0.5), "whatever fools one member helps the other"
@@ -181,12 +180,13 @@ def test_the_mean_gradient_of_opposed_members_vanishes_and_arc_does_not_take_it(
         assert accuracy == right, attack.name
 
 
-def test_labels_that_do_not_fit(tmp_path: Path) -> None:
-    found = audit_of(Linear(), X, (Y + 1) % 4, epsilon=0.05, out=tmp_path)
+def test_labels_that_do_not_fit() -> None:
+    found = audit_of(Linear(), X, (Y + 1) % 4, epsilon=0.05)
     assert found.checks["accuracy"].verdict == "fail"
     assert found.exit_code == 3
 
 
+@pytest.mark.slow
 def test_noise_that_cannot_be_replayed() -> None:
     own = torch.Generator().manual_seed(0)
 
@@ -198,6 +198,7 @@ def test_noise_that_cannot_be_replayed() -> None:
     assert found.exit_code == 3
 
 
+@pytest.mark.slow
 def test_nothing_of_the_callers_is_touched() -> None:
     module = Noisy(Linear()).train()
     before = {name: value.clone() for name, value in module.state_dict().items()}
