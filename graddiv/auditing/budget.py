@@ -7,15 +7,12 @@ Draws are chosen from how noisy the gradients are: with q = |E g|^2 / trace Cov 
 import math
 from dataclasses import dataclass, replace
 
-from graddiv.attacks import ARC, Attack, Square
-from graddiv.attacks.pilot import COSINE
-from graddiv.attacks.registry import SUITES, suite
+from graddiv.attacks import ARC, Attack, Square, StochasticPGD
+from graddiv.attacks.pilot import COSINE, Plan
+from graddiv.attacks.registry import STRONG, suite
 from graddiv.evaluation.checklist import Settings
 from graddiv.geometry import Geometry
 from graddiv.registries import Registry
-
-STRONG = "strong"
-"""The suite of the strongest attacks."""
 
 
 @dataclass(frozen=True)
@@ -26,8 +23,8 @@ class Budget:
     """The suite that is run in all three modes, without its gradient-free attack, whose queries are given apart."""
     passes: int
     """Passes of the strongest attack for each image, which the noise of the gradients divides into draws and steps."""
-    strong_m: int
-    """Iterations of the other attacks of the strong suite."""
+    arc_m: int
+    """Iterations of the attack that goes from draw to draw."""
     fewest: int
     most: int
     """Bounds of n, the draws of a step of EOT."""
@@ -79,11 +76,13 @@ class Budget:
         chosen = suite(self.suite, m=self.suite_m)
         return with_geometry([attack for attack in chosen if not isinstance(attack, Square)], geometry)
 
-    def strong(self, geometry: Geometry) -> list[Attack]:
-        """The strongest attacks, for EOT."""
-        if STRONG in SUITES:
-            return with_geometry(suite(STRONG, m=self.strong_m), geometry)
-        return with_geometry([ARC(m=self.strong_m), ARC(m=self.strong_m, rule="draw")], geometry)
+    def strong(self, plan: Plan, geometry: Geometry) -> list[Attack]:
+        """The strong suite, its passes spent as the noise of the gradients advises."""
+        return with_geometry([plan.spent_on(a) for a in suite(STRONG) if isinstance(a, StochasticPGD)], geometry)
+
+    def member_by_member(self, geometry: Geometry) -> list[Attack]:
+        """Attacks that never average: one against the ensemble, one against single draws."""
+        return with_geometry([ARC(m=self.arc_m), ARC(m=self.arc_m, rule="draw")], geometry)
 
 
 def cosine_of(n: int, q: float) -> float:
@@ -100,16 +99,16 @@ BUDGETS: Registry[Budget] = Registry(
     "budget",
     {
         "quick": Budget(
-            suite="demo", passes=60, strong_m=4, fewest=5, most=10, m=10, queries=60, random_points=100,
+            suite="demo", passes=60, arc_m=4, fewest=5, most=10, m=10, queries=60, random_points=100,
             radii=(0.5, 1.0, 2.0), looks=2, tolerance=0.05, ensembles=5, known=(1, 4), substitute_steps=60,
         ),
         "standard": Budget(
-            suite="quick", passes=400, strong_m=20, fewest=10, most=40, m=20, queries=1000, random_points=2000,
+            suite="quick", passes=400, arc_m=20, fewest=10, most=40, m=20, queries=1000, random_points=2000,
             radii=(0.25, 0.5, 0.75, 1.0, 1.5, 2.0), looks=4, tolerance=0.02, ensembles=10, known=(1, 2, 4, 8),
             substitute_steps=500,
         ),
         "exhaustive": Budget(
-            suite="paper", passes=4000, strong_m=50, fewest=20, most=200, m=50, queries=5000, random_points=10_000,
+            suite="paper", passes=4000, arc_m=50, fewest=20, most=200, m=50, queries=5000, random_points=10_000,
             radii=(0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), looks=5, tolerance=0.01, ensembles=20,
             known=(1, 2, 4, 8, 16), substitute_steps=3000,
         ),

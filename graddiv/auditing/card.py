@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from graddiv import __version__, store
-from graddiv.auditing.budget import STRONG, cosine_of
+from graddiv.attacks.registry import STRONG
+from graddiv.auditing.budget import cosine_of
 from graddiv.auditing.model import original
 from graddiv.auditing.numbers import Estimate, ThreeNumbers, images_hash
 from graddiv.errors import GradDivError

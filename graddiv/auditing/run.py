@@ -18,7 +18,7 @@ from torch import Tensor
 from graddiv import store
 from graddiv.attacks import APGD, PGD, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
-from graddiv.attacks.pilot import choose
+from graddiv.attacks.pilot import Plan, choose
 from graddiv.auditing.budget import BUDGETS, Budget
 from graddiv.auditing.card import ABOUT
 from graddiv.auditing.converge import Convergence, converge
@@ -256,12 +256,11 @@ class _Auditor:
         subject, target = self.subject, self.subject.target
         budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
         seen = self._seen
-        strong = [a for a in budget.strong(geometry) if target.shows_images or not isinstance(a, Square)]
         wanted = cells(budget.attacks(geometry), [epsilon], n=n, random=target.random)
-        wanted += cells(strong, [epsilon], modes=("eot",), n=n, random=target.random)
-        plan = choose(q, budget.passes)  # on a deterministic network, n models are one
-        planned = replace(plan.attack, geometry=geometry)
-        wanted += cells([planned], [epsilon], modes=("eot",), n=plan.n, random=target.random)
+        plan = choose(q, budget.passes) if target.random else Plan(1, budget.passes)
+        wanted += cells(budget.strong(plan, geometry), [epsilon], modes=["eot"], n=plan.n, random=target.random)
+        if target.random:
+            wanted += cells(budget.member_by_member(geometry), [epsilon], modes=["eot"], n=n)
         wanted = [replace(c, source=seen) if _takes_gradients(c) else c for c in wanted]
         wanted += [Cell(PGD(m=2 * budget.m, geometry=geometry), "fixed", 1, epsilon, 0, s) for s in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())
