@@ -5,6 +5,7 @@ Draws are chosen from how noisy the gradients are: with q = |E g|^2 / trace Cov 
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from graddiv.attacks import ARC, Attack, Square, StochasticPGD
@@ -90,7 +91,7 @@ def cosine_of(n: int, q: float) -> float:
     return 0.0 if q == 0 else 1 / math.sqrt(1 + 1 / (n * q))
 
 
-def with_geometry(attacks: list[Attack], geometry: Geometry) -> list[Attack]:
+def with_geometry(attacks: Sequence[Attack], geometry: Geometry) -> list[Attack]:
     """The attacks in this norm."""
     return [replace(attack, geometry=geometry) for attack in attacks]
 

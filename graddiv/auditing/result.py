@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from graddiv import store
+from graddiv.attacks import Attack
 from graddiv.auditing.budget import Budget
 from graddiv.auditing.card import ADVERSARIAL, CARD, card_of, write_images
 from graddiv.auditing.converge import Convergence
@@ -38,6 +39,8 @@ class Subject:
     epsilon: float
     inputs: Inputs
     about: dict[str, str]
+    peers: tuple[Attack, ...] = ()
+    """Attacks of other libraries."""
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from torch import Tensor
 from graddiv import store
 from graddiv.attacks import APGD, PGD, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
+from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.attacks.pilot import Plan, choose
-from graddiv.auditing.budget import BUDGETS, Budget
+from graddiv.auditing.budget import BUDGETS, Budget, with_geometry
 from graddiv.auditing.card import ABOUT
 from graddiv.auditing.converge import Convergence, converge
 from graddiv.auditing.examine import examine
@@ -75,6 +76,7 @@ def audit(
     examples: int | None = None,
     name: str | None = None,
     about: Mapping[str, str] | None = None,
+    peers: Sequence[str] = (),
     out: str | Path | None = None,
     n_ensemble: int = 20,
     seed: int = 0,
@@ -99,6 +101,7 @@ def audit(
     examples: only the first so many.
     name: what the network is called; by default the name of its class.
     about: what its card says of it: authors, link, dataset, ...
+    peers: libraries whose attacks are run too, such as torchattacks.
     out: a directory that holds everything; the same call again goes on where this one stopped.
     n_ensemble: the draws of an ensemble.
     seed: of everything random.
@@ -120,9 +123,9 @@ def audit(
     found = examine(given, inputs, seed)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
-    subject = Subject(
-        target, found, spent, budget if isinstance(budget, str) else "own", geometry, epsilon, inputs, dict(about or {})
-    )
+    others = tuple(peer_attacks(peers, spent.suite, spent.m)) if peers else ()
+    called = budget if isinstance(budget, str) else "own"
+    subject = Subject(target, found, spent, called, geometry, epsilon, inputs, dict(about or {}), others)
     directory = None if out is None else Path(out)
     with writing(directory, process), listening(progress) as listener:
         if directory is not None and process.writes:
@@ -261,6 +264,7 @@ class _Auditor:
         wanted += cells(budget.strong(plan, geometry), [epsilon], modes=["eot"], n=plan.n, random=target.random)
         if target.random:
             wanted += cells(budget.member_by_member(geometry), [epsilon], modes=["eot"], n=n)
+        wanted += cells(with_geometry(subject.peers, geometry), [epsilon], n=n, random=target.random)
         wanted = [replace(c, source=seen) if _takes_gradients(c) else c for c in wanted]
         wanted += [Cell(PGD(m=2 * budget.m, geometry=geometry), "fixed", 1, epsilon, 0, s) for s in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())

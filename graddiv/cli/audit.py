@@ -38,6 +38,10 @@ def audit(
     about: Annotated[
         list[str], typer.Option("--about", metavar="KEY=VALUE", help="For the card: authors, link, dataset, ...")
     ] = [],  # noqa: B006 -- Typer copies it
+    peers: Annotated[
+        list[str],
+        typer.Option("--with", metavar="LIBRARY", help="Also run the attacks of this library: torchattacks, ..."),
+    ] = [],  # noqa: B006 -- Typer copies it
     out: Annotated[Path | None, typer.Option(help="Where everything goes; audits/NAME if not given.")] = None,
     seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
     batch: Annotated[int, typer.Option(help="Images looked at together.")] = 100,
@@ -75,6 +79,7 @@ def audit(
             budget=budget,
             name=name,
             about=_pairs(about),
+            peers=peers,
             out=directory,
             seed=seed,
             batch=batch,

@@ -83,7 +83,7 @@ def test_rounding_and_detaching() -> None:
 
 
 def test_probabilities_and_wrong_labels() -> None:
-    [message] = warned(nn.Sequential(Linear(), nn.Softmax(1)))
+    message, *_ = warned(nn.Sequential(Linear(), nn.Softmax(1)))
     assert "these are probabilities" in message
     x, _ = examples()
     [message] = warned(Linear(), x.roll(1, 0))
