@@ -20,6 +20,8 @@ STEP = 0.5 / 255
 """How far pixels are moved, at most, to see whether the gradient changes at once: half of what a byte can tell."""
 STEADY, SHATTERED = 0.5, 0.1
 """Cosines of gradients so close to each other: from the first on all is well, below the second they are noise."""
+MANY_ZERO, MOST_ZERO = 0.1, 0.5
+"""Shares of gradients that are 0: from the first on attacks miss images, from the second on they miss the network."""
 AGREE, DISAGREE = 0.1, 0.5
 """Relative errors of a gradient: up to the first it agrees with finite differences, from the second on it does not."""
 
@@ -37,8 +39,11 @@ def gradients(look: Look) -> Answer:
     if numbers["not_finite"] > 0:
         said = f"{100 * numbers['not_finite']:.0f} % of the gradients are NaN or infinite: look for roots and"
         return "fail", f"{said} logarithms of 0, and divisions by it", numbers
-    if numbers["zero"] > 0.05:
+    if numbers["zero"] >= MOST_ZERO:
         return _lost(look, f"{100 * numbers['zero']:.0f} % of the gradients are exactly 0", numbers)
+    if numbers["zero"] >= MANY_ZERO:
+        share = f"{100 * numbers['zero']:.0f} % of the gradients are exactly 0"
+        return "warn", f"{share}: attacks by gradients leave these images alone", numbers
     numbers["saturated"] = _saturated(look)
     said = "all images have gradients" if numbers["zero"] == 0 else f"{100 * numbers['zero']:.1f} % of them are 0"
     if numbers["saturated"] > 0.05:
