@@ -11,7 +11,7 @@ from torch import Tensor
 
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.evaluation.target import Examples
+from graddiv.evaluation.examples import Examples
 
 Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
 """The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""

@@ -36,9 +36,9 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, Target, cells, predict
 from graddiv.evaluation.batches import Job, WorkListener, run, writing
 from graddiv.evaluation.checklist import Evidence, gather, judge
+from graddiv.evaluation.examples import Examples
 from graddiv.evaluation.robustness import Source, attack_job
 from graddiv.evaluation.strong import PILOT_EXAMPLES, gradient_noise_job
-from graddiv.evaluation.target import Examples
 from graddiv.evaluation.verdicts import Item
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.networks import RandomizedNetwork

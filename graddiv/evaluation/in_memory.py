@@ -1,10 +1,9 @@
 """Evaluate a network that the caller has in memory: one function."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import nn
 
 from graddiv.attacks import Attack
 from graddiv.attacks.registry import STRONG

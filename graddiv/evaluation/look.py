@@ -13,6 +13,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.directions.gradients import input_gradient
+from graddiv.errors import GradDivError
 from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.losses import soft_margin
@@ -67,8 +68,8 @@ class Look:
         """grad s of each sample model there; None where autograd finds no way from the output to the input."""
         try:
             return torch.stack([self.gradient(f, *self.near) for f in self.models])
-        except RuntimeError as error:
-            if "does not require grad" in str(error) or "not have been used in the graph" in str(error):
+        except GradDivError as error:
+            if "no gradient with respect to its input" in str(error):
                 return None
             raise
 
