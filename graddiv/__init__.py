@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from graddiv.auditing import audit as audit
     from graddiv.directions import GradDiv as GradDiv
     from graddiv.errors import GradDivError as GradDivError
+    from graddiv.errors import GradDivWarning as GradDivWarning
     from graddiv.evaluation import evaluate as evaluate
     from graddiv.networks import Dirac as Dirac
     from graddiv.networks import RandomizedNetwork as RandomizedNetwork
@@ -32,10 +34,13 @@ if TYPE_CHECKING:
     from graddiv.networks import total_variation as total_variation
     from graddiv.networks import wca as wca
     from graddiv.records import table as table
+    from graddiv.records import table_per_epsilon as table_per_epsilon
 
 _HOME = {
+    "audit": "graddiv.auditing",
     "GradDiv": "graddiv.directions",
     "GradDivError": "graddiv.errors",
+    "GradDivWarning": "graddiv.errors",
     "evaluate": "graddiv.evaluation",
     "Dirac": "graddiv.networks",
     "RandomizedNetwork": "graddiv.networks",
@@ -57,6 +62,7 @@ _HOME = {
     "total_variation": "graddiv.networks",
     "wca": "graddiv.networks",
     "table": "graddiv.records",
+    "table_per_epsilon": "graddiv.records",
 }
 
 __all__ = ["__version__", *_HOME]

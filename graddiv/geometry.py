@@ -29,6 +29,11 @@ class Geometry(ABC):
         length: Tensor = torch.linalg.vector_norm(delta.flatten(1), ord=self.p, dim=1)
         return length
 
+    def diameter(self, pixels: int) -> float:
+        """The radius that admits every image of so many pixels: the size of the box, times pixels^(1/p)."""
+        low, high = self.bounds
+        return float((high - low) * pixels ** (1 / self.p))
+
     def project(
         self, x: Float[Tensor, "b ..."], x0: Float[Tensor, "b ..."], epsilon: Float[Tensor, " b"]
     ) -> Float[Tensor, "b ..."]:

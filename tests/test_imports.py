@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a part of the package may import itself and lower layers
     {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records"}
-    | {"registries"},  # these may import each other
+    | {"registries", "progress"},  # these may import each other
     {"networks"},
     {"directions"},
     {"data", "attacks"},
@@ -22,7 +22,7 @@ LAYERS = [  # from the ground up; a part of the package may import itself and lo
     {"runs"},
     {"recipes"},
     {"training", "evaluation", "report"},
-    {"paper", "tuning"},
+    {"paper", "auditing", "tuning"},
     {"cli"},
     {"__main__"},
 ]

@@ -1,5 +1,6 @@
 """Projected gradient descent (Madry et al. 2018) and, as its one-step case, the fast gradient (sign) method."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from jaxtyping import Float
@@ -35,6 +36,13 @@ class PGD(Attack):
         return self.m
 
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+        x = problem.x0
+        for x in self.iterates(problem, restart):  # noqa: B007 -- the last one is returned
+            problem.tick()
+        return x
+
+    def iterates(self, problem: Problem, restart: int = 0) -> Iterator[Float[Tensor, "b ..."]]:
+        """Yield x_1 .. x_m."""
         x0, epsilon = problem.x0, problem.epsilon
         x = x0
         if self.random_start or restart:
@@ -43,8 +51,7 @@ class PGD(Attack):
             iteration = restart * self.m + k
             g = self.proxy(problem.view.gradient(iteration, x, problem.y, self.objective).direction, problem, iteration)
             x = self.geometry.project(x + self.geometry.steepest(g, self.alpha * epsilon), x0, epsilon)
-            problem.tick()
-        return x
+            yield x
 
     def proxy(self, g: Float[Tensor, "b ..."], problem: Problem, iteration: int) -> Float[Tensor, "b ..."]:
         """Return the direction that the step follows: the gradient g itself; probes put another in its place."""

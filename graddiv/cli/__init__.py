@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from graddiv import __version__
-from graddiv.cli import attack, data, measure, train
+from graddiv.cli import attack, audit, data, measure, train
 from graddiv.cli.doctor import doctor
 from graddiv.cli.report import report
 from graddiv.cli.reproduce import reproduce
@@ -36,6 +36,9 @@ app.command("measure")(measure.measure)
 app.command("transfer")(measure.transfer)
 app.command("checklist")(measure.checklist)
 app.command("sweep")(measure.sweep)
+app.command("audit")(audit.audit)
+app.command("board")(audit.board)
+app.command("rescore")(audit.rescore)
 app.command("reproduce")(reproduce)
 app.command("report")(report)
 app.add_typer(train.app, name="recipes")

@@ -1,16 +1,11 @@
 """What several commands share."""
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from fractions import Fraction
 
 from graddiv.errors import GradDivError
+from graddiv.progress import leads, progress_bar
 
-
-def leads() -> bool:
-    """Whether this process speaks for all that torchrun started."""
-    return os.environ.get("RANK", "0") == "0"
+__all__ = ["leads", "number", "progress_bar", "whole_number", "words"]
 
 
 def words(text: str) -> list[str]:
@@ -32,29 +27,3 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise GradDivError(f"{text!r} is no whole number, expected one such as 3") from None
-
-
-@contextmanager
-def progress_bar() -> Iterator[Callable[[float, float, str], None]]:
-    """A bar with the time left on a terminal, a line every half minute elsewhere; told (done, total, what)."""
-    import time
-
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, quiet=not leads())
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        begun = spoken = time.monotonic()
-
-        def show(done: float, total: float, what: str) -> None:
-            nonlocal spoken
-            bar.update(task, completed=done, total=total, description=what)
-            now = time.monotonic()
-            if not console.is_terminal and now - spoken > 30:
-                spoken = now
-                left = (now - begun) / done * (total - done) / 60
-                console.print(f"{what}: {done / total:.0%} of the suite, {left:.0f} min left", highlight=False)
-
-        yield show

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from graddiv.evaluation import Target
     from graddiv.evaluation.batches import Job
-    from graddiv.evaluation.checklist import Item
+    from graddiv.evaluation.verdicts import Item
     from graddiv.records import AttackRecord
 
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}

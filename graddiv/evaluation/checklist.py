@@ -7,10 +7,10 @@ as judged by an ensemble that had no part in choosing which attacks are compared
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,12 +19,12 @@ from graddiv import store
 from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
 from graddiv.distributed import ALONE, Process
 from graddiv.evaluation.batches import WorkListener, run, silent
-from graddiv.evaluation.robustness import MODES, Cell, Mode, attack_job
+from graddiv.evaluation.robustness import MODES, Cell, Mode, Source, attack_job
 from graddiv.evaluation.target import Target
+from graddiv.evaluation.verdicts import Item, Outcome
+from graddiv.geometry import Geometry, Linf
 from graddiv.records import AttackRecord, flips
 from graddiv.runs import CHECKLIST
-
-Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
 
 SIGNIFICANCE = 0.01
 """A difference counts if chance alone would give such one-sided flips with less than this probability."""
@@ -37,22 +37,6 @@ TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a 
 LARGE_GAIN = 0.05
 """An attack that gains more than this share of the examples when it is made longer was far from converged."""
 
-WHOLE_BOX = 1.0
-"""The l_inf radius that admits every image with pixels in [0, 1]."""
-
-
-class Item(NamedTuple):
-    """One item of the checklist."""
-
-    name: str
-    """What should be the case."""
-    verdict: Outcome
-    """Whether it is."""
-    sentence: str
-    """The finding in words."""
-    evidence: dict[str, Any]
-    """The numbers behind it, as JSON values."""
-
 
 @dataclass(frozen=True)
 class Settings:
@@ -63,7 +47,7 @@ class Settings:
     m: int = 50
     """Iterations of the gradient attacks."""
     queries: int = 1000
-    """Queries of Square, the black-box attack."""
+    """Queries of the black-box attack: of Square or, where inputs are no images, of random search."""
     radii: tuple[float, ...] = (0.25, 0.5, 0.75, 1.0, 1.5, 2.0)
     """The radii, in multiples of epsilon, at which accuracy must fall."""
     samples: int = 10_000
@@ -94,7 +78,7 @@ class Evidence:
     iterative: Sequence[AttackRecord]
     """PGD in every mode, and EOT-APGD."""
     black_box: Sequence[AttackRecord]
-    """Square on a fixed model and with EOT."""
+    """Square, or random search where inputs are no images, on a fixed model and with EOT."""
     unbounded: Sequence[AttackRecord]
     """EOT-PGD with a radius that admits every image."""
     radii: Sequence[AttackRecord]
@@ -115,19 +99,24 @@ def checklist(
     directory: Path | None = None,
     *,
     settings: Settings = Settings(),  # noqa: B008 -- frozen
+    geometry: Geometry = Linf(),  # noqa: B008 -- frozen
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> list[Item]:
     """Make the records that are not there yet, judge them, and write checklist.json beside them.
 
     target: the network and its examples.
-    epsilon: the l_inf radius at which the network is claimed to be robust.
+    epsilon: the radius at which the network is claimed to be robust.
     directory: where records and checklist are stored; None for nowhere.
     settings: how much is spent on the evidence.
+    geometry: the norm of the radius.
     process: this process among those that share the work; only the first writes the checklist.
     progress: called as the work goes on.
     """
-    items = judge(gather(target, epsilon, directory, settings=settings, process=process, progress=progress))
+    evidence = gather(
+        target, epsilon, directory, settings=settings, geometry=geometry, process=process, progress=progress
+    )
+    items = judge(evidence)
     if directory is not None and process.writes:
         content = {
             "target": target.name,
@@ -146,24 +135,30 @@ def gather(
     directory: Path | None = None,
     *,
     settings: Settings = Settings(),  # noqa: B008 -- frozen
+    geometry: Geometry = Linf(),  # noqa: B008 -- frozen
+    source: Source | None = None,
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> Evidence:
-    """Run the attacks; arguments as for `checklist`.
+    """Run the attacks; arguments as for `checklist`, and `source`, whose gradients attacks take if not the target's.
 
     The records are the same as those of `graddiv attack`, so that neither repeats the other's work.
     """
 
     def cell(attack: Attack, mode: Mode = "eot", radius: float = epsilon, n: int = settings.n) -> Cell:
-        return Cell(attack, mode if target.random else "fixed", n, radius, 0)
+        needs_gradients = not isinstance(attack, Square | RandomSearch)
+        how, seen = mode if target.random else "fixed", source if needs_gradients else None
+        return Cell(replace(attack, geometry=geometry), how, n, radius, 0, seen)
 
-    m, square = settings.m, Square(m=settings.queries)
+    m, box = settings.m, geometry.diameter(target.pixels)
+    # squares exist in images only
+    blind = Square(m=settings.queries) if target.shows_images else RandomSearch(samples=settings.queries)
     wanted = {
         "one_step": [cell(FGSM(), mode) for mode in MODES],
         "iterative": [*(cell(PGD(m=m), mode) for mode in MODES), cell(APGD(m=m))],
-        "black_box": [cell(square, "fixed"), cell(square)],
-        "unbounded": [cell(PGD(m=m), radius=WHOLE_BOX)],
-        "radii": [cell(PGD(m=m), radius=_rounded(share * epsilon)) for share in settings.radii],
+        "black_box": [cell(blind, "fixed"), cell(blind)],
+        "unbounded": [cell(PGD(m=m), radius=box)],
+        "radii": [cell(PGD(m=m), radius=_rounded(min(share * epsilon, box), epsilon)) for share in settings.radii],
         "n": [cell(PGD(m=m), n=n) for n in settings.n_values] if target.random else [],
         "m": [cell(PGD(m=steps)) for steps in settings.m_values],
         "restarts": [cell(PGD(m=m, restarts=restarts)) for restarts in settings.restarts],
@@ -183,9 +178,9 @@ def gather(
     return Evidence(random=random, **found)
 
 
-def _rounded(radius: float) -> float:
-    """Round to six digits, as in file names: 1.5 * 0.2 then is 0.3, whose record may exist already."""
-    return float(f"{radius:.6g}")
+def _rounded(radius: float, epsilon: float) -> float:
+    """Round to six digits, as in file names: 1.5 * 0.2 then is 0.3, whose record may exist already; epsilon stays."""
+    return epsilon if f"{radius:.6g}" == f"{epsilon:.6g}" else float(f"{radius:.6g}")
 
 
 def judge(evidence: Evidence) -> list[Item]:

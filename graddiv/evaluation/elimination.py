@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from graddiv.attacks import Attack
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError
+from graddiv.evaluation.arguments import attacks_of
 from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
 from graddiv.evaluation.prediction import N_ENSEMBLE, probabilities
-from graddiv.evaluation.robustness import MODES, Cell, Mode, attacked, cells, judged, named_attacks
+from graddiv.evaluation.robustness import MODES, Cell, Mode, attacked, cells, judged
 from graddiv.evaluation.target import Target
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
@@ -58,7 +59,7 @@ def evaluate_total(
     print(record.correct.mean(), record.passes.sum(1).mean())
     """
     target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    chosen = named_attacks(attacks, suite_name)
+    chosen = attacks_of(attacks, suite_name)
     wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
     with writing(directory):
         return attack_until_fooled(target, wanted, directory, progress=progress)

@@ -7,16 +7,15 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from graddiv.attacks import ARC, EOT, FGSM, Attack, Cost, Exact, Fixed, StochasticPGD, View
 from graddiv.attacks.pilot import FEWEST_STEPS, Plan
 from graddiv.attacks.registry import ATTACKS, STRONG, suite
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
-from graddiv.evaluation.examples import Images, Labels
-from graddiv.evaluation.prediction import N_ENSEMBLE, predict
+from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent
+from graddiv.evaluation.prediction import predict
 from graddiv.evaluation.strong import PASSES, strong_plan
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Linf
@@ -31,8 +30,14 @@ MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
 SWEPT = ("n", "m", "epsilon", "restarts")
 """What a sweep may go over."""
 
-IMAGES = 20
-"""Of so many first examples the adversarial images are kept, for the report."""
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """Another network, which the adversary attacks in place of the one that is judged: a transfer attack."""
+
+    name: str
+    """Stands in labels and file names, such as substitute."""
+    F: RandomizedNetwork
 
 
 @dataclass(frozen=True)
@@ -45,6 +50,8 @@ class Cell:
     n: int
     epsilon: float
     repeat: int
+    source: Source | None = None
+    """None: the adversary sees the network that is judged."""
 
     def __post_init__(self) -> None:
         """Give each way of seeing its one name: EOT with a single model is EOT^1."""
@@ -55,6 +62,7 @@ class Cell:
 
     def view(self, F: RandomizedNetwork, seed: int) -> View:
         """What the adversary sees; repeats see other models."""
+        F = self.source.F if self.source else F
         address = fold(seed, "view", self.repeat)
         if self.mode == "fixed":
             return Fixed(F, address)
@@ -65,7 +73,10 @@ class Cell:
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
-        return self.attack.label(self.view(F, 0)) if self.attack else "clean"
+        if self.attack is None:
+            return "clean"
+        label = self.attack.label(self.view(F, 0))
+        return f"{label} on the {self.source.name}" if self.source else label
 
     def seeded(self, seed: int) -> Attack | None:
         """The attack as it runs in this repeat of an evaluation of that seed."""
@@ -77,6 +88,7 @@ class Cell:
         return {
             "label": self.label(target.F),
             "attack": attack and _settings(attack),
+            **({"source": self.source.name} if self.source else {}),
             "mode": self.mode,
             "n": self.n,
             "m": attack.iterations if attack else 0,
@@ -97,7 +109,8 @@ class Cell:
             return f"clean-r{self.repeat}.record"
         steps = f"m{self.attack.iterations}" + (f"x{self.attack.restarts}" if self.attack.restarts > 1 else "")
         sight = f"eot{self.n}" if self.mode == "eot" else self.mode
-        return f"{_file_name(self.attack)}-{sight}-{steps}-eps{self.epsilon:.6g}-r{self.repeat}.record"
+        seen = f"-{_slug(self.source.name)}" if self.source else ""
+        return f"{_file_name(self.attack)}-{sight}{seen}-{steps}-eps{self.epsilon:.6g}-r{self.repeat}.record"
 
 
 def parse_modes(names: Sequence[str]) -> list[Mode]:
@@ -180,7 +193,7 @@ def attack_job(target: Target, cell: Cell, directory: Path | None = None) -> Job
             "ids": ids.cpu().numpy(),
             "labels": y.cpu().numpy(),
             "distance": made.distance.cpu().numpy(),
-            "images": made.x[: max(0, IMAGES - rows.start)].float().cpu().contiguous().numpy(),
+            "images": made.x[: max(0, target.kept_images - rows.start)].float().cpu().contiguous().numpy(),
             **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(made.cost).items()},
             **judged(target, made.x, y, cell.repeat),
         }
@@ -263,47 +276,6 @@ def sweep(
             wanted.append(Cell(each, "eot" if target.random else "fixed", models, radius, repeat))
     made = attack_all(target, wanted, directory, process=process, progress=progress)
     return [record for record in made if not record.is_clean]
-
-
-def evaluate(
-    F: RandomizedNetwork | nn.Module,
-    x: Images,
-    y: Labels = None,
-    *,
-    epsilon: float | Sequence[float],
-    attacks: Sequence[str | Attack] = (),
-    suite_name: str = "quick",
-    modes: Sequence[Mode] = MODES,
-    n: int = 10,
-    repeats: int = 1,
-    n_ensemble: int = N_ENSEMBLE,
-    seed: int = 0,
-    batch: int = 100,
-    directory: Path | str | None = None,
-    progress: WorkListener = silent,
-) -> list[AttackRecord]:
-    """The records of a network in memory, on tensors or arrays x and y, a data set, or the batches of a DataLoader.
-
-    records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3)
-    for row in table(records): print(row.label, row.accuracy)
-
-    The suite "strong" chooses its modes and n itself.
-    """
-    target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    folder = None if directory is None else Path(directory)
-    with writing(folder):
-        if suite_name == STRONG and not attacks:
-            wanted = strong_cells(target, epsilon, repeats=repeats, directory=folder, progress=progress)
-        else:
-            chosen = named_attacks(attacks, suite_name)
-            wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
-        return attack_all(target, wanted, folder, progress=progress)
-
-
-def named_attacks(attacks: Sequence[str | Attack], suite_name: str) -> list[Attack]:
-    """These attacks, those given by name with the iterations of the suite; if there are none, the whole suite."""
-    named = [a for a in attacks if isinstance(a, str)]
-    return [a for a in attacks if isinstance(a, Attack)] + (suite(suite_name, named) if named or not attacks else [])
 
 
 def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, np.ndarray]:

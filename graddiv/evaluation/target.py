@@ -24,6 +24,9 @@ from graddiv.records import MeasurementRecord
 
 M = TypeVar("M", bound=MeasurementRecord)
 
+IMAGES = 20
+"""The number of adversarial images that a report shows at most."""
+
 
 @dataclass(frozen=True)
 class Target:
@@ -41,6 +44,8 @@ class Target:
     """Addresses every random choice of the evaluation."""
     batch: int = 100
     """How many examples are evaluated at a time."""
+    kept_images: int = IMAGES
+    """Of so many first examples records keep the adversarial images."""
     facts: Mapping[str, Any] = field(default_factory=dict)
     """What else every record should say, such as the method and its lam."""
 
@@ -76,7 +81,7 @@ class Target:
             "target": self.name,
             **self.facts,
             **({"proxy_gradient": True} if self.F.proxy_gradient else {}),
-            "parameters": _fingerprint(self.F),
+            "parameters": fingerprint(self.F),
             "examples": len(self.data),  # before their checksum, because errors name the first difference
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
             "n_ensemble": self.n_ensemble,
@@ -94,6 +99,11 @@ class Target:
     def pixels(self) -> int:
         """The dimension of an image."""
         return self.data.batch(slice(0, 1))[0].numel()
+
+    @property
+    def shows_images(self) -> bool:
+        """Whether inputs have channels, height and width."""
+        return self.data.batch(slice(0, 1))[0].dim() == 4
 
     def first(self, count: int) -> "Target":
         """Return the same target on its first `count` examples alone."""
@@ -189,7 +199,7 @@ def _to_float32(values: Tensor) -> Tensor:
     return values.float() if values.dtype == torch.float64 else values
 
 
-def _fingerprint(F: RandomizedNetwork) -> str:
+def fingerprint(F: RandomizedNetwork) -> str:
     """Return a sha256 of parameters and buffers, by which records of another network are told from this one's."""
     digest = hashlib.sha256(type(F).__name__.encode())
     for name, tensor in F.state_dict().items():

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from graddiv.errors import GradDivError
 from graddiv.records.attack import AttackRecord
+from graddiv.records.audits import JudgementRecord, TrajectoryRecord
 from graddiv.records.elimination import TotalRecord
 from graddiv.records.measurements import (
     BoundaryRecord,
@@ -32,7 +33,16 @@ from graddiv.records.statistics import (
     total,
     wilson,
 )
-from graddiv.records.tables import ALL_TOTAL, CROSS_FITTED_TOTAL, PAPER_ROWS, PAPERS_TOTAL, Row, as_rows, table
+from graddiv.records.tables import (
+    ALL_TOTAL,
+    CROSS_FITTED_TOTAL,
+    PAPER_ROWS,
+    PAPERS_TOTAL,
+    Row,
+    as_rows,
+    table,
+    table_per_epsilon,
+)
 
 __all__ = [
     "ALL_TOTAL",
@@ -49,6 +59,7 @@ __all__ = [
     "GradientNoiseRecord",
     "GradientsRecord",
     "Interval",
+    "JudgementRecord",
     "LossIncreaseRecord",
     "MeasurementRecord",
     "Record",
@@ -56,6 +67,7 @@ __all__ = [
     "Row",
     "Summary",
     "TotalRecord",
+    "TrajectoryRecord",
     "TransferRecord",
     "accuracy",
     "as_rows",
@@ -67,6 +79,7 @@ __all__ = [
     "read_all",
     "summary",
     "table",
+    "table_per_epsilon",
     "total",
     "wilson",
 ]

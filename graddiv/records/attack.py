@@ -20,6 +20,8 @@ class AttackRecord(Record):
     """The row of the table, such as EOT-PGD; "clean" for images as they are."""
     attack: Mapping[str, Any] | None
     """The settings of the attack; None for clean images."""
+    source: str | None = None
+    """The network that the adversary attacked in place of the one that is judged; None: that one itself."""
     mode: str
     """How the adversary sees the network: fixed, eot1 or eot."""
     n: int

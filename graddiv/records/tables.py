@@ -55,6 +55,13 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
     return rows
 
 
+def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]:
+    """A table for each epsilon, clean accuracy in all of them."""
+    clean = [record for record in records if record.is_clean]
+    attacked = by_value([record for record in records if not record.is_clean], "epsilon")
+    return {epsilon: table([*clean, *group]) for epsilon, group in attacked.items()}
+
+
 def _at_one_epsilon(records: Sequence[AttackRecord]) -> list[Row]:
     attacks = _by_label(records)
     rows = [_row(label, group) for label, group in attacks.items()]

@@ -20,7 +20,7 @@ from graddiv.report.grids import Grid, find_pairs
 from graddiv.report.output import Figure, Table, image
 from graddiv.report.style import BLACK, looks
 from graddiv.report.tables import attack_table
-from graddiv.report.texts import bound, count, data_uri, duration, legible, percent, prose, sentence
+from graddiv.report.texts import bound, count, data_uri, duration, legible, percent, prose, sentence, terms
 from graddiv.report.verdict import Crossing, crossing, verdict
 
 SIZE = 3_000_000
@@ -29,6 +29,8 @@ ROOM_FOR_TEXT = 500_000
 """Bytes that no picture may take."""
 HEAVY = 100_000
 """Bytes from which a figure's SVG gives way to a smaller PNG."""
+LEAD = "accuracy-epsilon"
+"""The figure that stands first on a page."""
 LONG = 60
 """Rows from which the numbers of a figure are left to its CSV."""
 WIDE = 480
@@ -66,15 +68,16 @@ def render(contents: Contents) -> str:
     by_path = {run.path: run for run in comparison.runs}
     pairs = [(by_path[a.path], by_path[b.path]) for a, b in find_pairs(default.comparison if default else comparison)]
     compared = pairs[0] if pairs else comparison.runs[:2]
-    figures = [_figure(figure) for figure in contents.figures]
+    figures = [shown_figure(figure) for figure in contents.figures]
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in figures)
     content = {
         "verdicts": [verdict(*pair, default) for pair in pairs] if default else [],
         "crossing": _crossing(contents.curve),
         "choices": [_choice(comparison, grid) for grid in grids],
-        "tables": [_shown(table) for table in contents.tables],
+        "tables": [shown_table(table) for table in contents.tables],
         "examples": close_ups(comparison, compared, grids, default, room) if default else [],
-        "figures": figures,
+        "lead": next((figure for figure in figures if figure["drawing"].name == LEAD), None),
+        "figures": [figure for figure in figures if figure["drawing"].name != LEAD],
         "checklist": _checklist(comparison),
         "recipes": [_recipe(run) for run in comparison.runs],
         "differing": [_differing(*pair) for pair in pairs],
@@ -82,22 +85,29 @@ def render(contents: Contents) -> str:
         "costs": [_cost(run) for run in comparison.runs],
         "caveats": caveats(comparison, default),
     }
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters |= {f.__name__: f for f in (prose, sentence, legible, count, duration)}
-    return environment.from_string((files("graddiv.report") / "page.html.jinja").read_text(encoding="utf-8")).render(
+    return fill(
+        "page.html.jinja",
         **content,
         comparison=comparison,
         compared=compared,
         default=default,
         epsilons=[(epsilon, bound(epsilon)) for epsilon in sorted({grid.epsilon for grid in grids})],
         ns=[(n, str(n)) for n in sorted({grid.n for grid in grids})],
-        colours=[_colours(look.colour) for look in looks([run.method for run in comparison.runs])],
+        titles=[run.title for run in comparison.runs],
+        colours=[colours(look.colour) for look in looks([run.method for run in comparison.runs])],
         square=["+graddiv" in run.method for run in comparison.runs],
         noun="digit" if "mnist" in comparison.data else "image",
-        version=__version__,
     )
+
+
+def fill(template: str, **content: Any) -> str:
+    """The page that a template of this package makes of its content."""
+    loader = jinja2.FunctionLoader(lambda name: (files("graddiv.report") / name).read_text(encoding="utf-8"))
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
+    )
+    environment.filters |= {f.__name__: f for f in (prose, sentence, legible, count, duration, terms)}
+    return environment.get_template(template).render(**content, version=__version__)
 
 
 def _crossing(curve: Comparison | None) -> Crossing | None:
@@ -109,7 +119,7 @@ def _crossing(curve: Comparison | None) -> Crossing | None:
 # Tables
 
 
-def _shown(table: Table) -> dict[str, Any]:
+def shown_table(table: Table) -> dict[str, Any]:
     """A table of the report's; the Totals at its end stay there when it is sorted."""
     ends = len(table.rows)
     while ends and table.rows[ends - 1][0].startswith("Total"):
@@ -142,7 +152,7 @@ def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
             tips[row, ours[place]] = _tip(runs[place], grid, found)
             bounds = {name: 100 * float(str(found[name])) for name in ("mean", "low", "high")}
             marks[row].append({"run": place_on_page[place], **bounds})
-    return {**_shown(table), "epsilon": grid.epsilon, "n": grid.n, "tips": tips, "marks": marks}
+    return {**shown_table(table), "epsilon": grid.epsilon, "n": grid.n, "tips": tips, "marks": marks}
 
 
 def _tip(run: ReportRun, grid: Grid, found: Mapping[str, Any]) -> str:
@@ -162,7 +172,8 @@ def _tip(run: ReportRun, grid: Grid, found: Mapping[str, Any]) -> str:
 # Figures, checklist, recipe, cost
 
 
-def _figure(drawing: Figure) -> dict[str, Any]:
+def shown_figure(drawing: Figure) -> dict[str, Any]:
+    """A figure as the page holds it: inside, as the smaller of SVG and PNG."""
     kind, content = "image/svg+xml", image(drawing, "svg")
     if len(content) > HEAVY:
         kind, content = min((kind, content), ("image/png", image(drawing, "png")), key=lambda form: len(form[1]))
@@ -239,6 +250,6 @@ def _cost(run: ReportRun) -> dict[str, Any]:
     }
 
 
-def _colours(colour: str) -> tuple[str, str]:
+def colours(colour: str) -> tuple[str, str]:
     """Of a method on white and on black."""
     return colour, "#e8e8e8" if colour == BLACK else colour

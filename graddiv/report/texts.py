@@ -1,6 +1,7 @@
 """Numbers and sentences as the page writes them."""
 
 import base64
+import re
 from collections.abc import Mapping
 
 from graddiv.report.output import NOT_APPLICABLE
@@ -65,3 +66,18 @@ def prose(text: str) -> str:
     for breakable in (" %", " = ", " < ", " ± "):
         text = text.replace(breakable, breakable.replace(" ", "\u00a0"))
     return text.replace("EOT^1", "EOT¹")
+
+
+GLOSSARY = {
+    "MRL": "mean resultant length, the length of the mean of unit gradients: 1 where all draws push the same way, near "
+    "0 where they cancel.",
+    "κ": "kappa, the concentration of the von Mises-Fisher law fitted to gradient directions: large where they agree.",
+    "deciding": "comparisons by which the item fails.",
+    "telling": "comparisons that say something, but only warn.",
+}
+"""Words that readers of a page may not know."""
+
+
+def terms(text: str) -> list[tuple[str, str]]:
+    """The words of the glossary that occur in a text, with what they mean."""
+    return [(word, meaning) for word, meaning in GLOSSARY.items() if re.search(rf"(?<!\w){word}", text)]

@@ -28,7 +28,8 @@ def test_an_entry_keeps_its_promises(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_measurement_is_there_once() -> None:
-    kinds = [known for known in KINDS.values() if issubclass(known, MeasurementRecord)]
+    measured = [known for known in KINDS.values() if issubclass(known, MeasurementRecord)]
+    kinds = [known for known in measured if known.__module__ != "graddiv.records.audits"]
     assert sorted(kinds, key=str) == sorted((entry.record for entry in MEASUREMENTS.values()), key=str)
 
 

@@ -10,7 +10,7 @@ from graddiv.attacks import APGD, FGSM, PGD, Square
 from graddiv.attacks.registry import ATTACKS, SUITES
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, attack_all, attack_cell, cells, evaluate, predict, suite, sweep
-from graddiv.evaluation.robustness import IMAGES
+from graddiv.evaluation.target import IMAGES
 from graddiv.geometry import L2
 from graddiv.networks import randomize
 from graddiv.records import PAPER_ROWS, AttackRecord, curve, read_all, table, total

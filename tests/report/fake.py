@@ -20,13 +20,14 @@ from graddiv.evaluation import Cell, Target, cells
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.boundary import boundary_job
 from graddiv.evaluation.certificate import certificate_job
-from graddiv.evaluation.checklist import QUICK, Item
+from graddiv.evaluation.checklist import QUICK
 from graddiv.evaluation.concentration import concentration_job, gradients_job, loss_increase_job, rotation_job
 from graddiv.evaluation.ensemble import ensemble_size_job
-from graddiv.evaluation.robustness import IMAGES, attack_job
+from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.strong import gradient_noise_job
-from graddiv.evaluation.target import Examples
+from graddiv.evaluation.target import IMAGES, Examples
 from graddiv.evaluation.transfer import transfer_job
+from graddiv.evaluation.verdicts import Item
 from graddiv.experiment import Experiment
 from graddiv.geometry import L2
 from graddiv.networks import Dirac, bayesian

@@ -13,7 +13,6 @@ from graddiv import store
 from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
-from graddiv.evaluation.checklist import WHOLE_BOX
 from graddiv.paper.published import PaperValues
 from graddiv.recipes import recipe
 from graddiv.records import Record
@@ -131,7 +130,7 @@ def test_other_records_beside_those_of_the_plan_change_no_byte(tree: Path) -> No
             Cell(PGD(m=20), "eot", 100, 0.2, 0),
             Cell(PGD(m=200), "eot", 10, 0.2, 0),
             Cell(PGD(m=20, restarts=5), "eot", 10, 0.2, 0),
-            Cell(PGD(m=20), "eot", 10, WHOLE_BOX, 0),
+            Cell(PGD(m=20), "eot", 10, 1.0, 0),
             Cell(None, "fixed", 1, 0.0, 7),
         ):
             fake.write_attack(path, of, cell, rng)

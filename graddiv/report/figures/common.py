@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import wraps
-from typing import Any
+from typing import Any, TypeVar
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
@@ -13,27 +13,34 @@ from graddiv.report import style
 from graddiv.report.comparison import Comparison, Measurement, ReportRun
 from graddiv.report.output import Figure
 
+Shown = TypeVar("Shown")
 Draw = Callable[[Comparison], Figure]
 
 FIGURES: dict[str, Draw] = {}
 """Every figure of the paper by name."""
 
 
+def styled(draw: Callable[[Shown], Figure]) -> Callable[[Shown], Figure]:
+    """Draw a figure in our style."""
+
+    @wraps(draw)
+    def drawn(shown: Shown) -> Figure:
+        with style.style():
+            drawing = draw(shown)
+            # laid out once: each saving would move things by a hair, and equal figures would differ
+            drawing.figure.draw_without_rendering()
+            drawing.figure.set_layout_engine("none")
+        return drawing
+
+    return drawn
+
+
 def draws(name: str) -> Callable[[Draw], Draw]:
-    """Register a figure, and draw it in our style."""
+    """Register a figure of comparisons, and draw it in our style."""
 
     def register(draw: Draw) -> Draw:
-        @wraps(draw)
-        def styled(comparison: Comparison) -> Figure:
-            with style.style():
-                drawing = draw(comparison)
-                # laid out once: each saving would move things by a hair, and equal figures would differ
-                drawing.figure.draw_without_rendering()
-                drawing.figure.set_layout_engine("none")
-            return drawing
-
-        FIGURES[name] = styled
-        return styled
+        FIGURES[name] = styled(draw)
+        return FIGURES[name]
 
     return register
 

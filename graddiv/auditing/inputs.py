@@ -1,0 +1,145 @@
+"""Whatever holds the user's examples as tensors with pixels in [0, 1], and the bounds that they had."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor
+
+from graddiv.data import Dataset, load
+from graddiv.errors import GradDivError
+from graddiv.evaluation.examples import Examples
+
+Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
+"""The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""
+
+LABELS = ("y", "labels", "y_test", "label", "targets")
+IMAGES = ("x", "images", "x_test", "image", "data")
+"""Names under which archives hold images and labels."""
+
+
+class Inputs(NamedTuple):
+    """Examples with pixels in [0, 1], and what 0 and 1 stand for."""
+
+    examples: Examples
+    low: Tensor
+    high: Tensor
+    bounds: Bounds
+
+
+def inputs_of(x: object, y: object = None, bounds: Bounds | None = None, examples: int | None = None) -> Inputs:
+    """Make examples of tensors, arrays, a Dataset or a DataLoader.
+
+    x, y: images and labels; y is left out where x holds both.
+    bounds: the range of a pixel, if it is not [0, 1].
+    examples: only the first so many.
+    """
+    images, labels = _pair(x, y, examples)
+    if len(images) == 0 or len(images) != len(labels):
+        raise GradDivError(f"there are {len(images)} images and {len(labels)} labels, expected as many, at least one")
+    if not images.isfinite().all():
+        raise GradDivError(f"x holds {int((~images.isfinite()).sum())} values that are NaN or infinite")
+    bounds = _checked_bounds(images, bounds)
+    low, high = (_per_channel(bound, images) for bound in bounds)
+    scaled = ((images - low) / (high - low)).clamp(0, 1)
+    return Inputs(Examples(scaled, labels, torch.arange(len(labels))), low, high, bounds)
+
+
+def read_examples(name: str, examples: int | None = None, data_root: str | None = None) -> tuple[Tensor, Tensor]:
+    """Images and labels of an .npz file, or the test split of a data set by its name."""
+    if not name.endswith(".npz"):
+        held = load(name, "test", data_root)
+        return held.batch(slice(0, examples))
+    try:
+        with np.load(Path(name), allow_pickle=False) as archive:
+            found = {key: archive[key] for key in archive.files}
+    except FileNotFoundError:
+        raise GradDivError(f"there is no {name}") from None
+    except (OSError, ValueError) as error:
+        raise GradDivError(f"cannot read {name}: {error}") from None
+    keys = [next((key for key in names if key in found), None) for names in (IMAGES, LABELS)]
+    if None in keys:
+        raise GradDivError(f"{name} holds {', '.join(found) or 'nothing'}, expected the arrays x and y")
+    x, y = (torch.from_numpy(found[str(key)]) for key in keys)
+    return x[:examples], y[:examples]
+
+
+def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b ..."], Int64[Tensor, " b"]]:
+    """Images as floats and labels as integers, wherever they come from."""
+    if isinstance(x, Dataset):
+        return x.batch(slice(0, examples))
+    if y is not None:
+        images, labels = (_tensor(values)[:examples] for values in (x, y))
+    elif isinstance(x, Tensor | np.ndarray):
+        raise GradDivError("x is an array and y is missing: pass the labels too")
+    elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
+        images, labels = _collected(x, examples)
+    else:
+        raise GradDivError(f"x is {type(x).__name__}, expected a tensor, an array, a Dataset or a DataLoader")
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise GradDivError(
+            f"y has type {labels.dtype} and shape {tuple(labels.shape)}, expected one whole number for each image"
+        )
+    return (images if images.is_floating_point() else images.float()), labels.long()
+
+
+def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
+    """The pairs of a Dataset, or the batches of a loader, together."""
+    single = not isinstance(x, torch.utils.data.DataLoader) and hasattr(x, "__getitem__") and hasattr(x, "__len__")
+    parts: Iterable[object] = (x[i] for i in range(min(len(x), examples or len(x)))) if single else x  # type: ignore[index,arg-type,assignment]
+    images, labels, count = [], [], 0
+    for part in parts:
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            raise GradDivError(f"x holds {type(part).__name__} items, expected pairs of image and label")
+        image, label = (_tensor(values) for values in part)
+        images.append(image[None] if single else image)
+        labels.append(label.reshape(1) if single else label)
+        count += len(labels[-1])
+        if examples is not None and count >= examples:
+            break
+    if not images:
+        raise GradDivError("x holds no images")
+    return torch.cat(images)[:examples], torch.cat(labels)[:examples]
+
+
+def _tensor(values: object) -> Tensor:
+    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+
+
+def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
+    """The bounds as given, or [0, 1]; images outside of them are an error that proposes others."""
+    least, greatest = float(x.min()), float(x.max())
+    if bounds is None:
+        if least >= 0 and greatest <= 1:
+            return 0.0, 1.0
+        if least >= 0 and greatest <= 255:
+            proposal = "pass bounds=(0, 255) if the model takes such values, or divide x by 255"
+        else:
+            proposal = (
+                "x seems to be normalized: make the normalization a layer of the model, or pass as bounds what pixels "
+                "0 and 1 become, (0 - mean) / std and (1 - mean) / std, for each channel"
+            )
+        raise GradDivError(f"x lies in [{least:.4g}, {greatest:.4g}], expected [0, 1]: {proposal}")
+    low, high = (_per_channel(bound, x) for bound in bounds)
+    if not bool((low < high).all()):
+        raise GradDivError(f"bounds are {bounds}, expected the least value of a pixel before the greatest")
+    slack = 1e-4 * (high - low)
+    if bool((x < low - slack).any()) or bool((x > high + slack).any()):
+        raise GradDivError(f"x lies in [{least:.4g}, {greatest:.4g}], outside of the bounds {bounds}")
+    return bounds
+
+
+def _per_channel(bound: float | int | Sequence[float], x: Float[Tensor, "b ..."]) -> Tensor:
+    """The bound in a shape that fits images."""
+    value = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+    if value.dim() == 0:
+        return value
+    if x.dim() != 4 or value.shape != x.shape[1:2]:
+        raise GradDivError(
+            f"a bound has {value.numel()} values and images have shape {tuple(x.shape[1:])}, "
+            "expected one number or one for each channel"
+        )
+    return value.reshape(-1, 1, 1)

@@ -1,0 +1,118 @@
+"""What a new user gets wrong with `evaluate` is told, by an error or by a warning."""
+
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from graddiv import GradDivWarning, evaluate, randomize, table_per_epsilon
+from graddiv.attacks import FGSM, PGD
+from graddiv.errors import GradDivError
+from graddiv.geometry import L2
+from tests.audit.planted import Blind, FunctionalDropout, Linear, Noisy, Rounded, examples
+from tests.helpers import images, labels, network, no_type_checks
+
+HOW = {"epsilon": 0.1, "attacks": "fgsm", "modes": "fixed", "n": 2, "n_ensemble": 2}
+
+
+def warned(model: object, x: Tensor | None = None) -> list[str]:
+    own, y = examples()
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        evaluate(model, own if x is None else x, y, **HOW)  # type: ignore[arg-type]
+    assert all(w.category is GradDivWarning for w in found)
+    return [str(w.message) for w in found]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"modes": ["EOT"]}, "unknown mode 'EOT', did you mean 'eot'?"),
+        ({"modes": []}, "there are 0 modes"),
+        ({"attacks": [PGD]}, r"attacks holds the class PGD, expected an attack: PGD\(\)"),
+        ({"attacks": ["pdg"]}, "unknown attack 'pdg', did you mean 'pgd'?"),
+        ({"attacks": [3]}, "attacks holds 3, expected names"),
+        ({"epsilon": 8}, r"epsilon is 8, expected a radius from 0 to 1.*8/255 = 0.03137 perhaps"),
+        ({"epsilon": []}, "epsilon holds no radius"),
+        ({"epsilon": -0.1}, "epsilon is -0.1"),
+        ({"epsilon": 7, "attacks": [FGSM(geometry=L2())]}, "epsilon is 7, expected a radius from 0 to 6"),
+    ],
+)
+def test_mistakes_are_told(changed: dict[str, object], message: str) -> None:
+    with no_type_checks(), pytest.raises(GradDivError, match=message):
+        evaluate(network("bayesian"), images(4), labels(4), **{**HOW, **changed})  # type: ignore[arg-type]
+
+
+def test_one_name_may_stand_alone() -> None:
+    records = evaluate(network("bayesian"), images(4), labels(4), **HOW)  # type: ignore[arg-type]
+    assert [record.label for record in records] == ["clean", "FGSM"]
+
+
+def test_a_table_for_each_epsilon() -> None:
+    records = evaluate(network("dirac"), images(4), labels(4), **{**HOW, "epsilon": [0.1, 0.2]})  # type: ignore[arg-type]
+    found = table_per_epsilon(records)
+    assert list(found) == [0.1, 0.2]
+    assert [row.label for row in found[0.2]] == ["clean", "FGSM"]
+
+
+def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(network("dirac"), images(4), labels(4), progress=True, **HOW)  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "", "on the other stream, if at all"
+
+
+def test_a_sound_network_gets_no_warning() -> None:
+    assert warned(Linear()) == []
+    assert warned(randomize(Noisy(Linear()))) == []
+
+
+def test_noise_without_randomize() -> None:
+    [message] = warned(Noisy(Linear()))[:1]
+    assert "two calls with the same input differ: pass randomize(module)" in message
+
+
+def test_randomize_without_noise() -> None:
+    [message] = warned(randomize(FunctionalDropout().eval()))
+    assert "draws give the same answers" in message
+
+
+def test_rounding_and_detaching() -> None:
+    [message] = warned(nn.Sequential(Rounded(), Linear()))
+    assert "lost in the layer 0 (Rounded)" in message
+    assert "straight_through" in message
+
+
+def test_probabilities_and_wrong_labels() -> None:
+    message, *_ = warned(nn.Sequential(Linear(), nn.Softmax(1)))
+    assert "these are probabilities" in message
+    x, _ = examples()
+    [message] = warned(Linear(), x.roll(1, 0))
+    assert "do labels, their order and the scale of the input fit" in message
+
+
+def test_a_network_without_gradients_is_told_of_before_the_attack_fails() -> None:
+    x, y = examples()
+    with pytest.warns(GradDivWarning, match="autograd finds no way"), pytest.raises(GradDivError):
+        evaluate(Blind(), x, y, **HOW)  # type: ignore[arg-type]
+
+
+def test_a_wrong_backward_pass() -> None:
+    class Wrong(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: object, x: Tensor) -> Tensor:
+            return 3 * x
+
+        @staticmethod
+        def backward(ctx: object, g: Tensor) -> Tensor:  # type: ignore[override]
+            return g
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Linear()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(0.5 + Wrong.apply(x - 0.5) / 3)
+
+    [message] = warned(Scaled())
+    assert "is a backward pass replaced" in message
