@@ -35,6 +35,7 @@ HELP = ("--help",)
 SMALL: dict[str, tuple[str, ...]] = {
     "graddiv attack": HELP,
     "graddiv attack runs/": ("--examples", "2", "--m", "1", "--n", "2", "--modes", "eot1"),
+    "graddiv audit": HELP,
     "graddiv data fetch": HELP,  # it would download
     "graddiv data list": (),
     "graddiv doctor": (),
