@@ -98,9 +98,8 @@ def log_margin_weights(members: Members) -> Float[Tensor, "n b"]:
 
 def hardest_half(members: Members) -> Float[Tensor, "n b"]:
     """w_i = 1 for the half of the members that are hardest to fool, those of lowest s_i; 0 for the others."""
-    k = (len(members.s) + 1) // 2
-    threshold = members.s.kthvalue(k, dim=0).values
-    return torch.where(members.s <= threshold, 0.0, IGNORED).to(members.s.dtype)
+    rank = members.s.argsort(dim=0, stable=True).argsort(dim=0)
+    return torch.where(rank < (len(members.s) + 1) // 2, 0.0, IGNORED).to(members.s.dtype)
 
 
 def em_step(members: Members) -> Float[Tensor, "n b"]:

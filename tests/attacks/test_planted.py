@@ -14,7 +14,7 @@ from graddiv.attacks import ARC, EOT, PGD, Attack, Given, StochasticPGD, View
 from graddiv.networks import GaussianNetwork, RandomizedNetwork, SampleModel, local_reparametrization
 from graddiv.seeding import generator
 
-D, EPSILON, PASSES = 20, 0.1, 80
+D, EPSILON, PASSES = 20, 0.1, 48
 X0, Y = torch.full((2, D), 0.5, dtype=torch.float64), torch.zeros(2, dtype=torch.int64)
 HALF = torch.arange(D) < D // 2
 
@@ -106,6 +106,7 @@ def noisy_head(sigma: float) -> GaussianNetwork:
     return bayesian(head, sigma)
 
 
+@pytest.mark.slow
 def test_under_strong_noise_momentum_and_small_steps_win_over_many_draws() -> None:
     F = noisy_head(2.0)
     x0 = torch.full((4, 200), 0.5, dtype=torch.float64)

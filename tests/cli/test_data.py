@@ -119,7 +119,7 @@ def test_fetch_of_wrong_bytes(run: Run, tmp_path: Path, monkeypatch: pytest.Monk
         result = run("fetch", "stl10", "--data-root", tmp_path / "here")
     assert isinstance(result.exception, GradDivError)
     found = hashlib.md5(b"other bytes").hexdigest()
-    assert f"gave 11 bytes with md5 {found}, expected md5 {MD5}" in str(result.exception)
+    assert f"gave 11 bytes with md5 {found}, expected 14000 bytes with md5 {MD5}" in str(result.exception)
     assert [path for path in (tmp_path / "here").rglob("*") if path.is_file()] == []
 
 

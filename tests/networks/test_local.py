@@ -24,19 +24,19 @@ def inputs(count: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 def test_logits_have_the_law_that_they_had() -> None:
     F, (x, _) = perceptron(), inputs()
     with torch.no_grad():
-        plain, local = (torch.stack([f(x) for f in G.sample(400, 0)]) for G in (F, local_reparametrization(F)))
-    error = (plain.std(0) / 400**0.5).max()
+        plain, local = (torch.stack([f(x) for f in G.sample(200, 0)]) for G in (F, local_reparametrization(F)))
+    error = (plain.std(0) / 200**0.5).max()
     assert (plain.mean(0) - local.mean(0)).abs().max() < 6 * error
-    assert (local.std(0) / plain.std(0) - 1).abs().max() < 0.2
+    assert (local.std(0) / plain.std(0) - 1).abs().max() < 0.3
 
 
 def test_the_input_gradient_has_the_same_mean_and_less_variance() -> None:
     F, (x, y) = perceptron(), inputs()
-    n = 400
+    n = 150
     found = {}
     for name, G in (("plain", F), ("local", local_reparametrization(F))):
         gradients = torch.stack(list(EOT(G, n, seed=1).gradients(0, x, y, "soft_margin")))
-        found[name] = gradients.mean(0), gradient_noise(EOT(G, 100, seed=2), 0, x, y).trace
+        found[name] = gradients.mean(0), gradient_noise(EOT(G, 60, seed=2), 0, x, y).trace
     (mean, variance), (local_mean, local_variance) = found["plain"], found["local"]
     assert ((mean - local_mean).norm(dim=1) < 5 * (2 * variance / n).sqrt()).all()
     assert (local_variance < 0.7 * variance).all()
