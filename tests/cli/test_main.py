@@ -68,7 +68,14 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "r"),
     ]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=ENVIRONMENT,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # background jobs inherit that it is ignored
+    )
     while not (tmp_path / "r" / "checkpoints" / "last.safetensors").exists():
         assert process.poll() is None
         time.sleep(0.05)
