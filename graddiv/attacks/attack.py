@@ -2,7 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -47,6 +47,8 @@ class Problem:
     """The attack's seed."""
     tick: Callable[[], None]
     """To be called once after each iteration, so that progress can be shown."""
+    starts: tuple[Tensor, ...] = ()
+    """Points to begin at, besides the attack's own, each b ...; they lie in the ball."""
 
     def uniform(self, *role: int | str) -> Tensor:
         """Draw a number in [0, 1) for each pixel of each example: a function of seed, role and id, not of the batch."""
@@ -73,6 +75,8 @@ class Attack(ABC):
     name: ClassVar[str]
     passes_per_iteration: ClassVar[float] = 2.0
     """What an iteration costs on each model, in forward passes, for time estimates: a forward and an input backward."""
+    takes_starts: ClassVar[bool] = False
+    """Whether it can begin at points that it is given."""
 
     @property
     @abstractmethod
@@ -95,6 +99,7 @@ class Attack(ABC):
         epsilon: float | Float[Tensor, " b"],
         *,
         ids: Int64[Tensor, " b"] | None = None,
+        starts: Sequence[Float[Tensor, "b ..."]] = (),
         progress: IterationListener | None = None,
     ) -> Float[Tensor, "b ..."]:
         """Return the adversarial images x_adv.
@@ -103,8 +108,12 @@ class Attack(ABC):
         x0, y: the clean images, inside the geometry's bounds, and their true labels.
         epsilon: the radius of the ball, one number or one for each example, in pixel units.
         ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
+        starts: images to begin at, such as those of a transfer attack; fresh models choose among them and the attack's
+            own start.
         progress: called after each iteration.
         """
+        if len(starts) and not self.takes_starts:
+            raise GradDivError(f"{self.name} was given {len(starts)} starts, but begins where it likes: use SPGD")
         view, x0, y = self._taken(view, x0, y)
         radius = self._checked(x0, y, epsilon)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids
@@ -118,7 +127,8 @@ class Attack(ABC):
             if progress is not None:
                 progress(done, total)
 
-        problem = Problem(view, x0, y, radius, ids, self.seed, tick)
+        inside = tuple(self.geometry.project(plain("start", each), x0, radius) for each in starts)
+        problem = Problem(view, x0, y, radius, ids, self.seed, tick, inside)
         best, best_loss = self.run(problem, 0), None
         for restart in range(1, self.restarts):
             x = self.run(problem, restart)

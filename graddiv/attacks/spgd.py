@@ -1,7 +1,7 @@
 """PGD for noisy gradients: many small steps that shrink, with or without a memory of the steps before."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -30,7 +30,10 @@ MEAN_STEPS = 20
 """Steps on the mean network before the run itself, where it is the start."""
 
 SCORERS = 20
-"""At least so many models choose among the points that are kept."""
+"""So many models choose among points."""
+
+BEFORE = -500
+"""The iteration whose models choose where to begin; no other step sees them."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +61,8 @@ class StochasticPGD(Attack):
     """Where the first run begins: at x0, where 20 steps on the mean network lead, or at a random point of the ball."""
     kept: int = 1
     """How many points fresh models choose among: the last iterate and those of highest loss before it."""
+
+    takes_starts = True
 
     def __post_init__(self) -> None:
         if self.m < 1 or self.kept < 1 or not self.alpha > 0:
@@ -92,14 +97,22 @@ class StochasticPGD(Attack):
             length = self.alpha * SCHEDULES[self.schedule](k / self.m) * epsilon
             x = self.geometry.project(x + memory.step(found.direction, length), x0, epsilon)
             problem.tick()
-        if self.kept == 1:
-            return x
-        scorers, fresh = view.sized(SCORERS), RESCORE - 1 - restart
-        candidates = torch.cat([x[None], best])
-        losses = torch.stack([scorers.loss(fresh, each, y, self.objective) for each in candidates])
-        return candidates[losses.argmax(0), torch.arange(len(x0), device=x0.device)]
+        return self._best(problem, [x, *best], RESCORE - 1 - restart)
+
+    def _best(self, problem: Problem, points: Sequence[Tensor], fresh: int) -> Float[Tensor, "b ..."]:
+        """Return the point of highest loss on the fresh models of that iteration, for each example."""
+        if len(points) == 1:
+            return points[0]
+        scorers, everyone = problem.view.sized(SCORERS), torch.arange(len(problem.x0), device=problem.x0.device)
+        losses = torch.stack([scorers.loss(fresh, each, problem.y, self.objective) for each in points])
+        return torch.stack(list(points))[losses.argmax(0), everyone]
 
     def _first_point(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+        if restart:
+            return self._own_start(problem, restart)
+        return self._best(problem, [self._own_start(problem, restart), *problem.starts], BEFORE)
+
+    def _own_start(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
         x0, epsilon = problem.x0, problem.epsilon
         if restart or self.start == "random":
             return self.geometry.random(problem.uniform("start", restart), x0, epsilon)
