@@ -113,7 +113,11 @@ def fill(template: str, **content: Any) -> str:
 def _crossing(curve: Comparison | None) -> Crossing | None:
     """What the curves over epsilon say of the first pair that has them."""
     pairs = find_pairs(curve) if curve is not None else []
-    return crossing(*pairs[0], curve.epsilon) if curve is not None and pairs else None
+    if curve is None or not pairs:
+        return None
+    trainings = {run.path: group for group in curve.groups for run in group}
+    baseline, graddiv = pairs[0]
+    return crossing(trainings[baseline.path], trainings[graddiv.path], curve.epsilon)
 
 
 # Tables

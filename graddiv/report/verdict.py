@@ -9,8 +9,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int64
 
 from graddiv import records
-from graddiv.records import ConcentrationRecord, DataIdentity, Flips
-from graddiv.report.comparison import ReportRun
+from graddiv.records import AttackRecord, ConcentrationRecord, DataIdentity, Flips
+from graddiv.report.comparison import ReportRun, is_eot
 from graddiv.report.grids import Grid
 from graddiv.report.texts import bound, p_value, percent, signed
 
@@ -92,9 +92,12 @@ class Crossing(NamedTuple):
     sentence: str
 
 
-def crossing(baseline: ReportRun, graddiv: ReportRun, trained_at: float) -> Crossing | None:
-    """The curves over epsilon of a pair in words; None where they do not reach beyond the radius of training."""
-    radii = sorted({r.epsilon for r in baseline.attacks if not r.is_clean} & {r.epsilon for r in graddiv.attacks})
+def crossing(baseline: Sequence[ReportRun], graddiv: Sequence[ReportRun], trained_at: float) -> Crossing | None:
+    """The curves of EOT-PGD over epsilon of a pair of methods in words, each the mean of its trainings.
+
+    None where they do not reach beyond the radius of training.
+    """
+    radii = sorted(set.intersection(*({r.epsilon for r in _eot_pgd(run)} for run in (*baseline, *graddiv))))
     beyond = [epsilon for epsilon in radii if epsilon > trained_at * (1 + 1e-9)]
     if trained_at not in radii or not beyond:
         return None
@@ -108,8 +111,10 @@ def crossing(baseline: ReportRun, graddiv: ReportRun, trained_at: float) -> Cros
         f"{bound(epsilon)}: {percent(pair.before.mean())} → {percent(pair.after.mean())} %"
         for epsilon, pair in there.items()
     ]
-    sentence = f"Accuracy under EOT-PGD from {baseline.title} to {graddiv.title}, at ε = {', '.join(parts)}."
-    return Crossing(headline, sentence)
+    trainings = {len(baseline), len(graddiv)}
+    means = f", means over {max(trainings)} trainings" if trainings == {max(trainings)} != {1} else ""
+    titles = f"{baseline[0].title} to {graddiv[0].title}"
+    return Crossing(headline, f"Accuracy under EOT-PGD from {titles}{means}, at ε = {', '.join(parts)}.")
 
 
 def _moves(pair: Paired) -> str:
@@ -119,13 +124,17 @@ def _moves(pair: Paired) -> str:
     return f"gains {size}" if pair.points > 0 else f"costs {size}"
 
 
-def _paired_at(baseline: ReportRun, graddiv: ReportRun, epsilon: float) -> Paired:
-    """Both runs at one radius, on the same examples."""
+def _paired_at(baseline: Sequence[ReportRun], graddiv: Sequence[ReportRun], epsilon: float) -> Paired:
+    """Both methods at one radius, on the same examples."""
     shares = []
-    for run in (baseline, graddiv):
-        found = [r for r in run.attacks if not r.is_clean and r.epsilon == epsilon]
+    for runs in (baseline, graddiv):
+        found = [r for run in runs for r in _eot_pgd(run) if r.epsilon == epsilon]
         shares.append(np.mean([flags for r in found for flags in (r.correct, r.correct_again)], axis=0))
     return Paired(*shares)
+
+
+def _eot_pgd(run: ReportRun) -> list[AttackRecord]:
+    return [record for record in run.attacks if is_eot(run, record, "PGD")]
 
 
 def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:

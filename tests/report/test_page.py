@@ -331,7 +331,7 @@ def test_no_torch() -> None:
 def test_the_crossing_is_told_by_the_curves(comparison: Comparison) -> None:
     """At the radius of training, 0.2, and beyond it, 0.3: from the records, in points."""
     curve = comparison.only(lambda run, r: (r.label, r.n, r.m) == ("EOT-PGD", 10, 20))
-    found = crossing(*curve.runs, 0.2)
+    found = crossing(*([run] for run in curve.runs), 0.2)
     assert found is not None
     for epsilon, clause in zip((0.2, 0.3), found.headline.split(";"), strict=True):
         before, after = (records.accuracy(run.attacked(epsilon=epsilon)).mean for run in curve.runs)
@@ -339,4 +339,4 @@ def test_the_crossing_is_told_by_the_curves(comparison: Comparison) -> None:
         assert f"{abs(100 * (after - before)):.1f} points" in clause
     assert found.headline.startswith("At the radius of training GradDiv ")
     assert "at 1.50 times it" in found.headline
-    assert crossing(*curve.runs, 0.3) is None, "nothing beyond it"
+    assert crossing(*([run] for run in curve.runs), 0.3) is None, "nothing beyond it"
