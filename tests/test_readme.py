@@ -89,6 +89,7 @@ def test_there_is_something_to_run() -> None:
     assert {"demo", "test"} <= set(TARGETS)
 
 
+@pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # the stand-ins are untrained
 @pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
 def test_python_blocks(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, entry in ATTACKS.items():  # two iterations each
