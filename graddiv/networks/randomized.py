@@ -201,7 +201,7 @@ class Dirac(RandomizedNetwork):
         return logits
 
 
-class Noiseless(RandomizedNetwork):
+class Noiseless(Dirac):
     """F with its noise held at the mean: the deterministic network that some defenses train before they add noise."""
 
     def __init__(self, F: RandomizedNetwork) -> None:
@@ -209,19 +209,6 @@ class Noiseless(RandomizedNetwork):
         if F.mean() is None:
             raise GradDivError(f"the noise of {type(F).__name__} has no mean, expected a network that can be quiet")
         self.F = F
-
-    @property
-    def random(self) -> bool:
-        return False
-
-    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
-        return {}
-
-    def mean(self) -> Noise:
-        return {}
-
-    def support(self) -> Support:
-        return Support([{}], torch.ones(1, dtype=torch.float64))
 
     def theta(self) -> Theta:
         return self.F.theta()
@@ -231,6 +218,9 @@ class Noiseless(RandomizedNetwork):
         mean = self.F.mean()
         assert mean is not None
         return self.F.realise(mean, theta)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.bind({})(x)
 
 
 def check_noise(

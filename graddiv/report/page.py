@@ -80,7 +80,7 @@ def render(contents: Contents) -> str:
         "figures": [figure for figure in figures if figure["drawing"].name != LEAD],
         "checklist": _checklist(comparison),
         "recipes": [_recipe(run) for run in comparison.runs],
-        "differing": [_differing(*pair) for pair in pairs],
+        "differing": list({str(found): found for found in (_differing(*pair) for pair in pairs)}.values()),
         "judging": _judging(comparison),
         "costs": [_cost(run) for run in comparison.runs],
         "caveats": caveats(comparison, default),

@@ -8,10 +8,11 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.report import page
 from graddiv.report.comparison import Comparison, NothingPublished, Published
 from graddiv.report.figures import FIGURES
+from graddiv.report.gradient_noise import gradient_noise_table
 from graddiv.report.grids import Grid, grid_of
 from graddiv.report.output import Figure, Table, save
 from graddiv.report.plan import Plan, PlanReader
-from graddiv.report.tables import accuracy_table, attack_table, checklist_table, gradient_noise_table
+from graddiv.report.tables import accuracy_table, attack_table, checklist_table
 from graddiv.report.zoo import zoo_table
 
 ATTACK_TABLE = "attack-table"

@@ -340,3 +340,9 @@ def test_the_crossing_is_told_by_the_curves(comparison: Comparison) -> None:
     assert found.headline.startswith("At the radius of training GradDiv ")
     assert "at 1.50 times it" in found.headline
     assert crossing(*([run] for run in curve.runs), 0.3) is None, "nothing beyond it"
+    others_too = comparison.only(lambda run, r: r.n == 10 and r.m in (1, 20))
+    assert {r.label for r in others_too.runs[0].attacks} > {"EOT-PGD"}
+    assert crossing(*([run] for run in others_too.runs), 0.2) == found, "other attacks have no say in it"
+    assert found.sentence == crossing(*([run, run] for run in curve.runs), 0.2).sentence.replace(  # type: ignore[union-attr]
+        ", means over 2 trainings", ""
+    )

@@ -13,8 +13,9 @@ from graddiv.attacks import FGSM, PGD
 from graddiv.errors import GradDivError
 from graddiv.records import table
 from graddiv.report.comparison import Comparison, NothingPublished, ReportRun, curves
+from graddiv.report.gradient_noise import gradient_noise_table
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table, latex, latex_text, markdown, save, table_files
-from graddiv.report.tables import accuracy_table, attack_table, checklist_table, gradient_noise_table
+from graddiv.report.tables import accuracy_table, attack_table, checklist_table
 from tests.report import fake
 
 
