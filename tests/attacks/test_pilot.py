@@ -99,3 +99,10 @@ def test_one_gradient_has_no_noise_to_measure() -> None:
     x, y = inputs()
     with pytest.raises(GradDivError, match="there are 1 gradients at an iteration, expected at least 2"):
         gradient_noise(EOT(linear_network(), 1), 0, x, y)
+
+
+def test_few_gradients_do_not_make_the_mean_look_longer() -> None:
+    F, (x, y) = linear_network(), inputs()
+    mu = F.module.get_parameter("0.weight").detach()
+    squares = torch.stack([gradient_noise(EOT(F, 3), k, x, y).mean_length.square() for k in range(40)])
+    assert squares.mean().item() == pytest.approx((mu[1] - mu[0]).square().sum().item(), rel=0.15)
