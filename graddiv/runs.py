@@ -32,15 +32,20 @@ class TrainingPosition:
     sums: dict[str, float] = field(default_factory=dict)
     """Of the terms of the loss, since the epoch began."""
     log_size: int = 0
+    best: float | None = None
+    """The highest accuracy on validation data so far, where the best epoch is chosen by it."""
 
     @classmethod
     def of(cls, description: Mapping[str, Any], path: Path) -> "TrainingPosition":
         """What the checkpoint at `path` says of itself."""
         match description.get("progress"):
             case {"step": int(step), "sums": dict(sums), "log_size": int(log_size), **others} if (
-                not others and step >= 0 and log_size >= 0 and all(isinstance(s, float | int) for s in sums.values())
+                not others.keys() - {"best"}
+                and isinstance(best := others.get("best"), float | None)
+                and min(step, log_size) >= 0
+                and all(isinstance(s, float | int) for s in sums.values())
             ):
-                return cls(step, sums, log_size)
+                return cls(step, sums, log_size, best)
             case found:
                 raise GradDivError(f"{path} says of its progress {found!r:.80}, expected step, sums and log_size")
 
@@ -88,8 +93,18 @@ class Run:
 
     @property
     def last_checkpoint(self) -> Path:
-        """The checkpoint from which training goes on, and at its end the trained network."""
+        """The checkpoint from which training goes on."""
         return self.checkpoints / "last.safetensors"
+
+    @property
+    def best_checkpoint(self) -> Path:
+        """The checkpoint of the epoch that did best on validation data, where the recipe selects it."""
+        return self.checkpoints / "best.safetensors"
+
+    @property
+    def trained_checkpoint(self) -> Path:
+        """The checkpoint that holds the trained network once training has come to its end."""
+        return self.best_checkpoint if self.experiment.training.select == "best" else self.last_checkpoint
 
     def checkpoint(self, epoch: int) -> Path:
         """The checkpoint that was kept of this epoch."""
@@ -170,19 +185,24 @@ class Run:
         `data_root` is the folder of the official data files, by default looked for: some networks hold training
         examples.
         """
-        path = self.last_checkpoint if epoch is None else self.checkpoint(epoch)
-        experiment = self.experiment
-        tensors, state = store.read_tensors(path)
-        lines = self._lines(TrainingPosition.of(state, path).log_size)
-        done = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0)
-        if epoch is None and done < experiment.epochs:
-            raise GradDivError(
-                f"{self.path} is not trained to its end, but to epoch {done} of {experiment.epochs}: "
-                "run its training again"
-            )
-        F = experiment.build(root=data_root)
+        path = self.trained_checkpoint if epoch is None else self.checkpoint(epoch)
+        last = self._end_of_training() if epoch is None else {}
+        tensors = last if path == self.last_checkpoint else store.read_tensors(path)[0]
+        F = self.experiment.build(root=data_root)
         load_state(F, network_part(tensors), path)
         return F.eval()
+
+    def _end_of_training(self) -> "dict[str, Tensor]":
+        """The last checkpoint, if it is that of the last epoch's end."""
+        tensors, state = store.read_tensors(self.last_checkpoint)
+        lines = self._lines(TrainingPosition.of(state, self.last_checkpoint).log_size)
+        done = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0)
+        if done < self.experiment.epochs:
+            raise GradDivError(
+                f"{self.path} is not trained to its end, but to epoch {done} of {self.experiment.epochs}: "
+                "run its training again"
+            )
+        return tensors
 
     def _lines(self, size: int | None = None) -> list[dict[str, Any]]:
         """The lines of the log, or those that it had when it was of this size: when a checkpoint was taken."""
@@ -196,10 +216,10 @@ class Run:
         return lines
 
     def state(self) -> "dict[str, Tensor]":
-        """The network's parameters and buffers as the last checkpoint has them."""
+        """The parameters and buffers of the trained network."""
         if not self.last_checkpoint.exists():
             raise GradDivError(f"{self.path} holds no trained network: expected a run directory or a safetensors file")
-        return network_part(store.read_tensors(self.last_checkpoint)[0])
+        return network_part(store.read_tensors(self.trained_checkpoint)[0])
 
 
 def network_part(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":

@@ -66,7 +66,8 @@ def _read_checkpoint(path: Path) -> None:
     _, description = store.read_tensors(path)
     TrainingPosition.of(description, path)
     run = Run(path.parent.parent)
-    if path == run.last_checkpoint and run.finished and not run.experiment.defense.interpolated:  # else it needs data
+    needs_data = run.finished and run.experiment.defense.interpolated
+    if run.finished and path == run.trained_checkpoint and not needs_data:
         run.network()
 
 

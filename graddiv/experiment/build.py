@@ -22,6 +22,13 @@ def training_set(experiment: "Experiment", root: str | None) -> "Dataset":
     return data if wanted is None else data.take(slice(0, wanted))
 
 
+def validation_set(experiment: "Experiment", root: str | None) -> "Dataset":
+    """The examples held out from training."""
+    from graddiv.data import load
+
+    return load(experiment.data.name, "validation", root)
+
+
 def untrained_network(experiment: "Experiment", examples: "Callable[[], Dataset]") -> "RandomizedNetwork":
     """F as it is before training; `examples` reads the training set if the network needs it."""
     from torch import nn

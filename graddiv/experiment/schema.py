@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ConfigDict, Field, create_model, model_validator
 
 from graddiv.data import SOURCES
-from graddiv.experiment.build import training_set, untrained_network
+from graddiv.experiment.build import training_set, untrained_network, validation_set
 from graddiv.experiment.cost import TWO_CORES, duration, training_work
 from graddiv.experiment.defense import Defense, Deterministic
 from graddiv.experiment.defenses import DEFENSES
@@ -65,6 +65,9 @@ class TrainingSection(Section):
     lr: Positive = 1e-3
     decays: tuple[Period, ...] = Field((), description="after these epochs the learning rate is multiplied by decay")
     decay: Positive = 0.1
+    select: Literal["last", "best"] = Field(
+        "last", description="the network of the last epoch, or of the epoch that does best on attacked validation data"
+    )
     checkpoint_every: Epochs = Field(0, description="keep a checkpoint of every so many epochs; 0: the last one alone")
 
 
@@ -216,6 +219,10 @@ class Experiment(Section):
     def training_set(self, root: str | None = None) -> "Dataset":
         """The examples it trains on; `root` is the folder of the official files, by default looked for."""
         return training_set(self, root)
+
+    def validation_set(self, root: str | None = None) -> "Dataset | None":
+        """The examples by which the best epoch is chosen; None where the last one is taken."""
+        return validation_set(self, root) if self.training.select == "best" else None
 
     def build(self, data: "Dataset | None" = None, root: str | None = None) -> "RandomizedNetwork":
         """F as it is before training.

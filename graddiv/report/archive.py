@@ -49,9 +49,10 @@ def _copy_record(source: Path, target: Path) -> None:
 
 
 def _copy_network(source: Run, target: Run) -> None:
-    """The parameters and buffers of the last checkpoint as float16, without the optimizer's."""
-    arrays, description = store.read_arrays(source.last_checkpoint)
-    network = {name: array for name, array in arrays.items() if name.startswith("network.")}
-    half = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in network.items()}
+    """The parameters and buffers of the trained network as float16, without the optimizer's."""
     store.make_directory(target.checkpoints)
-    store.write_arrays(target.last_checkpoint, half, description)
+    for path in {source.last_checkpoint, source.trained_checkpoint}:
+        arrays, description = store.read_arrays(path)
+        network = {name: array for name, array in arrays.items() if name.startswith("network.")}
+        half = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in network.items()}
+        store.write_arrays(target.checkpoints / path.name, half, description)

@@ -10,30 +10,23 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float64
 from torch import Tensor, nn
 
 from graddiv import __version__, store
 from graddiv.data import Dataset, augmented
-from graddiv.directions import directions, input_gradient
-from graddiv.directions.vmf import debiased_mrl
 from graddiv.distributed import Process, join_processes
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, parse
-from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
-from graddiv.registries import REGULARIZERS
 from graddiv.runs import Run, TrainingPosition, load_state, network_part
 from graddiv.seeding import fold, generator
 from graddiv.training.moments import moments_of, restore_moments
 from graddiv.training.objectives import Objective, first_nonfinite
+from graddiv.training.probe import concentration, validation_accuracy
 from graddiv.training.stages import Stage, stages_of
 from graddiv.training.start import starting_state, take_over
 
-PROBE = 512
-"""How many training images the concentration of gradients is measured on after each epoch."""
-PROBED_AT_ONCE = 128
-PROBE_GRADIENTS = 3
 SAVE_AFTER = 120.0
 """Seconds after which `last` is saved even if the epoch is not over."""
 
@@ -80,9 +73,11 @@ def train(
         if process.writes:
             stack.enter_context(Run(directory).lock())
         data = experiment.training_set(data_root)
-        training = _Training(experiment, Run(directory), data, process, sync_batch_norm)
+        validation = experiment.validation_set(data_root)
+        training = _Training(experiment, Run(directory), data, validation, process, sync_batch_norm)
         stack.callback(training.close)
         training.go_on(listeners if process.writes else ())
+        training.select()
         process.wait()
         return training.F.eval()
 
@@ -91,9 +86,16 @@ class _Training:
     """One training, from its last checkpoint to its end."""
 
     def __init__(
-        self, experiment: Experiment, run: Run, data: Dataset, process: Process, sync_batch_norm: bool
+        self,
+        experiment: Experiment,
+        run: Run,
+        data: Dataset,
+        validation: Dataset | None,
+        process: Process,
+        sync_batch_norm: bool,
     ) -> None:
         self.experiment, self.run, self.data, self.process = experiment, run, data, process
+        self.validation = validation
         self.settings = experiment.training
         _check_batch(experiment, len(data), process)
         self.stages = stages_of(experiment, len(data))
@@ -140,13 +142,15 @@ class _Training:
             if self.progress.step < self.total:
                 self.log(event="start" if saved is None else "resume", **about)
             if saved is None:
-                self.log(event="epoch", epoch=0, **self.concentration(0))
+                self.log(event="epoch", epoch=0, **self._concentration(0))
                 self._save(self.run.last_checkpoint)
         self.process.wait()
 
     def _enter(self, stage: Stage) -> None:
         """Begin a stage: its regularizer, and Adam without memory of the stage before."""
         self.stage = stage
+        if self.progress.step == stage.first_step:
+            self.progress.best = None
         self.objective = Objective(self.F, self.experiment, len(self.data), stage)
         self.wrapped = self.process.wrap(self.objective)
         self.optimizer = torch.optim.Adam(self.F.parameters(), lr=stage.settings.lr)
@@ -175,6 +179,12 @@ class _Training:
             elif time.monotonic() - saved > SAVE_AFTER:
                 self._save(self.run.last_checkpoint)
                 saved = time.monotonic()
+
+    def select(self) -> None:
+        """Take the network of the best epoch, where the recipe says so."""
+        if self.settings.select == "best":
+            state = self.process.broadcast(self.run.state() if self.process.writes else {})
+            load_state(self.F, state, self.run.best_checkpoint)
 
     def close(self) -> None:
         """Close the log."""
@@ -224,38 +234,26 @@ class _Training:
         self.progress.sums = {}
         if self.log is not None:
             with self._finite(epoch - 1):
-                values = {**means, **self.concentration(epoch)}
+                values = {**means, **self._concentration(epoch)}
+                if self.validation is not None:
+                    values["validation"] = validation_accuracy(self.objective, self.validation, self.progress.step)
             self.log(event="epoch", epoch=epoch, **values, images_per_second=round(rate, 1))
             for listener in listeners:
                 listener.epoch(epoch, values)
+            if self.validation is not None and self.progress.step >= self.stages[-1].settled:
+                self._keep_if_best(values["validation"])
         every = self.settings.checkpoint_every
         if every and epoch % every == 0:  # before `last`: once that says the epoch is over, nothing of it is done again
             self._save(self.run.checkpoint(epoch))
         self._save(self.run.last_checkpoint)
 
-    def concentration(self, epoch: int) -> dict[str, float]:
-        """The paper's measures of concentration on a fixed probe of training images, from n = 3 gradients each.
+    def _concentration(self, epoch: int) -> dict[str, float]:
+        return concentration(self.F, self.data, fold(self.experiment.seed, "probe", epoch))
 
-        `usable` is the share of images of which all gradients have a direction; where it is 0, it stands alone.
-        """
-        probe = min(PROBE, len(self.data))
-        found = [
-            self._directions(slice(i, min(i + PROBED_AT_ONCE, probe)), epoch) for i in range(0, probe, PROBED_AT_ONCE)
-        ]
-        count = sum(v.shape[1] for v in found)
-        measures = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
-        sums = {name: sum(float(measure(v).sum()) for v in found) for name, measure in measures.items()}
-        return {"usable": count / probe} | ({name: total / count for name, total in sums.items()} if count else {})
-
-    def _directions(self, rows: slice, epoch: int) -> Float64[Tensor, "n b p"]:
-        """The unit gradients of the probe's sample models at these training images, where all have a direction."""
-        x, y = self.data.batch(rows)
-        x, y = channels_last(x.to(self.process.device)), y.to(self.process.device)
-        with torch.no_grad(), running_statistics(self.F):
-            seeds = [fold(fold(self.experiment.seed, "probe", epoch), "model", i) for i in range(PROBE_GRADIENTS)]
-            models = [self.F.bind(draw()) for draw in self.F.distinct_draws(seeds)]
-            v, usable = directions(torch.stack([input_gradient(f, x, y)[1] for f in models]))
-        return v[:, usable]
+    def _keep_if_best(self, accuracy: float) -> None:
+        if self.progress.best is None or accuracy > self.progress.best:
+            self.progress.best = accuracy
+            self._save(self.run.best_checkpoint)
 
     def _save(self, path: Path) -> None:
         if self.log is None:

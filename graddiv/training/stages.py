@@ -30,6 +30,12 @@ class Stage(NamedTuple):
             lasts = max(0, lasts - begins)
         return self.first_step + begins, lasts
 
+    @property
+    def settled(self) -> int:
+        """The step from which lam has its value, so that networks can be compared; at the latest the last one."""
+        g = self.settings.graddiv
+        return self.first_step if g is None else min(sum(self.ramp(g)), self.last_step)
+
 
 def stages_of(experiment: Experiment, examples: int) -> list[Stage]:
     """The stages of training on so many examples; those left over in an epoch change from epoch to epoch."""

@@ -8,12 +8,15 @@ import pytest
 import torch
 
 from graddiv import store
+from graddiv.data import Dataset
 from graddiv.errors import GradDivError
-from graddiv.runs import FORMAT, Run
+from graddiv.runs import FORMAT, Run, state_hash
 from graddiv.training import Objective, loop, train
 from graddiv.training.loop import DivergedError
+from graddiv.training.probe import validation_accuracy
+from graddiv.training.stages import stages_of
 from tests.helpers import global_rng_untouched, no_type_checks
-from tests.training.helpers import METHODS, assert_same_outcome, loader, outcome, tiny
+from tests.training.helpers import METHODS, assert_same_outcome, loader, outcome, random_data, tiny, two_stages
 
 
 @pytest.fixture(autouse=True)
@@ -56,10 +59,10 @@ def test_every_method_trains_on_every_data_set(
         F = train(experiment, tmp_path)
     assert not any(module.training for module in F.modules())
     _, description, lines = outcome(tmp_path)
-    assert description["progress"] == {"step": 2, "sums": {}}
+    assert description["progress"] == {"step": 2, "sums": {}, "best": None}
     assert [line["event"] for line in lines] == ["start", "epoch", "epoch"]
     for line in lines[1:]:
-        assert {"R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "rho", "usable"} <= line.keys()
+        assert {"R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "rho", "norm", "usable"} <= line.keys()
     if "graddiv" not in method and method in ("no-defense", "adv-train"):
         assert lines[-1]["R_mean"] == pytest.approx(1)  # a deterministic network has one gradient
     assert ("lam" in lines[-1]) == (experiment.graddiv is not None)
@@ -258,3 +261,52 @@ def test_the_order_is_new_in_each_epoch_and_covers_the_data() -> None:
     first, second = loop._order(0, 0, 8), loop._order(0, 1, 8)
     assert first.sort().values.tolist() == second.sort().values.tolist() == list(range(8))
     assert first.tolist() != second.tolist()
+
+
+def test_the_best_epoch_is_kept_and_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    experiment = tiny("mnist/adv-bnn", "training.epochs=4", "training.select=best")
+    accuracies = iter([0.4, 0.7, 0.7, 0.5])
+    states = []
+
+    def judged(objective: Objective, data: Dataset, step: int) -> float:
+        assert data.split == "validation"
+        states.append({name: t.clone() for name, t in objective.F.state_dict().items()})
+        return next(accuracies)
+
+    monkeypatch.setattr(loop, "validation_accuracy", judged)
+    F = train(experiment, tmp_path)
+    for found in (F, Run(tmp_path).network()):  # the first of equals
+        assert all(torch.equal(t, states[1][name]) for name, t in found.state_dict().items())
+    assert [line.get("validation") for line in Run(tmp_path).epochs] == [None, 0.4, 0.7, 0.7, 0.5]
+    assert any(not torch.equal(t, states[3][name]) for name, t in states[1].items())
+    later = tiny("mnist/adv-bnn", f"network.from={tmp_path}")
+    assert later.network.start is not None
+    assert later.network.start.sha256 == state_hash(Run(tmp_path).state())
+
+
+def test_the_choice_of_the_best_epoch_survives_a_kill(tmp_path: Path) -> None:
+    experiment = tiny("mnist/adv-bnn", "training.epochs=3", "training.select=best")
+    train(experiment, tmp_path / "whole")
+    for steps in (1, 3, 5, 6):
+        with pytest.raises(Stopped):
+            train(experiment, tmp_path / "stopped", listeners=[StopAfter(steps)])
+    train(experiment, tmp_path / "stopped")
+    assert_same_outcome(tmp_path / "whole", tmp_path / "stopped")
+    whole, stopped = (store.read_tensors(Run(tmp_path / name).best_checkpoint)[0] for name in ("whole", "stopped"))
+    assert all(torch.equal(t, stopped[name]) for name, t in whole.items())
+
+
+def test_only_epochs_with_the_whole_lambda_compete() -> None:
+    early, late = stages_of(two_stages("graddiv", "training.select=best"), 8)
+    assert early.settled == 0
+    assert late.settled == late.first_step + late.steps_per_epoch  # its ramp-up takes an epoch
+
+
+def test_validation_accuracy_is_that_of_attacked_images() -> None:
+    experiment = tiny("mnist/adv-train", "training.select=best")
+    F, data = experiment.build(), random_data("mnist", 20, "validation")
+    objective = Objective(F, experiment, 20)
+    x, y = data.batch(slice(0, 20))
+    assert experiment.adversary is not None
+    z = F.bind(F.draw(0))(objective.attacked(experiment.adversary, x, y, data.ids, 5))
+    assert validation_accuracy(objective, data, 5) == float((z.argmax(1) == y).double().mean())
