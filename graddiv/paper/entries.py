@@ -228,6 +228,7 @@ STUDY = (
             Render("accuracy-table", ("curve", "strong")),
             Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),
+            Render("rho-attacked", ("gradient-noise",)),
         ),
         seeds=(0, 1, 2, 3, 4),
         scales=("quick",),

@@ -17,6 +17,7 @@ from graddiv.runs import CHECKLIST, Run
 
 FIGURES_OF = {
     "concentration": ("kappa",),
+    "gradient-noise": ("rho-attacked",),
     "gradients": ("scatter", "cosines", "sphere"),
     "loss-increase": ("loss-increase",),
     "rotation": ("rotation",),

@@ -66,7 +66,16 @@ def lines(axes: Axes) -> list[np.ndarray]:
 def test_every_figure_of_the_paper_is_there() -> None:
     assert set(FIGURES) == {
         *("sphere", "rotation", "training-concentration", "training-concentration-more", "scatter", "loss-increase"),
-        *("kappa", "accuracy-epsilon", "transfer", "cosines", "regularizers", "n-sensitivity", "m-sensitivity"),
+        *(
+            "kappa",
+            "rho-attacked",
+            "accuracy-epsilon",
+            "transfer",
+            "cosines",
+            "regularizers",
+            "n-sensitivity",
+            "m-sensitivity",
+        ),
         *("lambda-sensitivity", "boundary"),
     }
 
@@ -113,7 +122,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
 
 CURVES = [
     *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
-    *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "loss-increase"),
+    *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "loss-increase"),
 ]
 
 

@@ -11,7 +11,13 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Circle
 from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 
-from graddiv.records import ConcentrationRecord, GradientsRecord, LossIncreaseRecord, RotationRecord
+from graddiv.records import (
+    ConcentrationRecord,
+    GradientNoiseRecord,
+    GradientsRecord,
+    LossIncreaseRecord,
+    RotationRecord,
+)
 from graddiv.report import projections, style
 from graddiv.report.comparison import Comparison, Measurement, ReportRun
 from graddiv.report.figures.common import (
@@ -239,6 +245,22 @@ def kappa(comparison: Comparison) -> Figure:
 
 def _gradients(comparison: Comparison) -> list[str]:
     return sorted({str(record.n) for _, record, _ in with_record(comparison, ConcentrationRecord)})
+
+
+@draws("rho-attacked")
+def rho_attacked(comparison: Comparison) -> Figure:
+    """Density, over test examples, of the concentration of gradients where an attack leads."""
+    records = [record for _, record, _ in with_record(comparison, GradientNoiseRecord)]
+    return _densities(
+        comparison,
+        "rho-attacked",
+        GradientNoiseRecord,
+        lambda record: record.rho[:, 1],
+        "mean resultant length ρ of gradients at the attacked x",
+        "Concentration of gradients at attacked examples",
+        "ρ at the attacked x",
+        *(f"ε = {record.epsilon:.4g}, {record.n} gradients of the margin" for record in records[:1]),
+    )
 
 
 @draws("loss-increase")
