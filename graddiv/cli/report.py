@@ -21,6 +21,7 @@ def report(
             "in half precision), so that it can be kept and drawn again."
         ),
     ] = None,
+    networks: Annotated[bool, typer.Option(help="Whether the archive holds the trained networks.")] = True,
     epsilon: Annotated[str, typer.Option(help="For runs: the radius of the table that compares them in words.")] = "",
     n: Annotated[int | None, typer.Option(help="For runs: EOT with so many sample models.")] = None,
     m: Annotated[int | None, typer.Option(help="For runs: attacks of so many iterations.")] = None,
@@ -54,7 +55,7 @@ def report(
             typer.echo(f"{len(there)} records of the runs are not part of the report, such as {there[0].name}")
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
     if archive is not None:
-        plan, directory = copied(plan, archive), archive
+        plan, directory = copied(plan, archive, networks=networks), archive
     page, tables = render(plan, directory, PaperValues)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")

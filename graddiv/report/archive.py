@@ -11,8 +11,10 @@ from graddiv.report.plan import Plan
 from graddiv.runs import CHECKLIST, Run
 
 
-def archive(plan: Plan, directory: Path) -> Plan:
+def archive(plan: Plan, directory: Path, *, networks: bool = True) -> Plan:
     """Copy the runs of a plan below a directory: logs, the records that the plan names, and the trained networks.
+
+    networks: False leaves them out, where many of them would be too much for a repository.
 
     Adversarial images are left out of records, and parameters are kept in half precision: both can be made again from
     the recipe, and no table or figure but the close-ups needs them.  Returns the plan of the copies.
@@ -21,19 +23,20 @@ def archive(plan: Plan, directory: Path) -> Plan:
     for key, run in plan.runs.items():
         target = Run(directory / "runs" / key)
         names = {name for item in plan.items for name in item.records.get(key, ())}
-        copy_run(Run(Path(run.path)), target, sorted(names))
+        copy_run(Run(Path(run.path)), target, sorted(names), network=networks)
         runs[key] = run.model_copy(update={"path": str(target.path)})
     return plan.model_copy(update={"runs": runs})
 
 
-def copy_run(source: Run, target: Run, records: Iterable[str] = ()) -> None:
+def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> None:
     """Copy a finished run without its optimizer, in half precision, with these of its records and without images."""
     store.make_directory(target.records)
     for path in (p for p in source.description_files if p.exists()):
         store.write(target.path / path.name, store.read(path))
     for name in records:
         _copy_record(source.records / name, target.records / name)
-    _copy_network(source, target)
+    if network:
+        _copy_network(source, target)
 
 
 def _copy_record(source: Path, target: Path) -> None:

@@ -27,10 +27,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return found
 
 
-def test_a_report_drawn_from_its_archive_has_the_same_numbers(run: Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize("networks", [True, False])
+def test_a_report_drawn_from_its_archive_has_the_same_numbers(run: Run, networks: bool, tmp_path: Path) -> None:
     plan = plan_for([run.path], Choices())
     render(plan, tmp_path / "before")
-    render(archive(plan, tmp_path / "results"), tmp_path / "results")
+    render(archive(plan, tmp_path / "results", networks=networks), tmp_path / "results")
+    assert bool(list(tmp_path.glob("results/**/*.safetensors"))) == networks
     moved = tmp_path / "moved"
     (tmp_path / "results").rename(moved)
     render(Plan.load(moved), tmp_path / "after")
