@@ -15,7 +15,8 @@ from graddiv.attacks import Attack
 from graddiv.auditing.model import Frozen
 from graddiv.evaluation import Cell, Target
 from graddiv.evaluation.batches import Job
-from graddiv.evaluation.robustness import Source, attack_job
+from graddiv.evaluation.cell import Source
+from graddiv.evaluation.robustness import attack_job
 from graddiv.networks import Noise, RandomizedNetwork
 from graddiv.records import AttackRecord, Interval, wilson
 from graddiv.seeding import fold

@@ -90,7 +90,7 @@ def attack(
     from graddiv.evaluation import attack_all, attack_until_fooled, cells, strong_cells
     from graddiv.evaluation import suite as suite_of
     from graddiv.evaluation.batches import writing
-    from graddiv.evaluation.robustness import parse_modes
+    from graddiv.evaluation.cell import parse_modes
     from graddiv.performance import keep_memory
     from graddiv.runs import Run
 

@@ -1,10 +1,11 @@
 """Evaluation: every number is stored as a record, example by example."""
 
 from graddiv.attacks.registry import suite
+from graddiv.evaluation.cell import Cell, cells
 from graddiv.evaluation.elimination import attack_until_fooled, evaluate_total
 from graddiv.evaluation.in_memory import evaluate
 from graddiv.evaluation.prediction import predict
-from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, strong_cells, sweep
+from graddiv.evaluation.robustness import attack_all, attack_cell, strong_cells, sweep
 from graddiv.evaluation.target import Target, target_of
 
 __all__ = [

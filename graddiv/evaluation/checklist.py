@@ -19,7 +19,8 @@ from graddiv import store
 from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
 from graddiv.distributed import ALONE, Process
 from graddiv.evaluation.batches import WorkListener, run, silent
-from graddiv.evaluation.robustness import MODES, Cell, Mode, Source, attack_job
+from graddiv.evaluation.cell import MODES, Cell, Mode, Source
+from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.target import Target
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.geometry import Geometry, Linf

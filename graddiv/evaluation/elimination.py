@@ -21,8 +21,9 @@ from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError
 from graddiv.evaluation.arguments import attacks_of
 from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
+from graddiv.evaluation.cell import MODES, Cell, Mode, cells
 from graddiv.evaluation.prediction import N_ENSEMBLE, probabilities
-from graddiv.evaluation.robustness import MODES, Cell, Mode, attacked, cells, judged
+from graddiv.evaluation.robustness import attacked, judged
 from graddiv.evaluation.target import Target
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last

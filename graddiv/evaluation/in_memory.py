@@ -9,9 +9,10 @@ from graddiv.attacks import Attack
 from graddiv.attacks.registry import STRONG
 from graddiv.evaluation.arguments import attacks_of, epsilons_of, warn_of
 from graddiv.evaluation.batches import WorkListener, writing
+from graddiv.evaluation.cell import MODES, cells, parse_modes
 from graddiv.evaluation.examples import Images, Labels
 from graddiv.evaluation.prediction import N_ENSEMBLE
-from graddiv.evaluation.robustness import MODES, attack_all, cells, parse_modes, strong_cells
+from graddiv.evaluation.robustness import attack_all, strong_cells
 from graddiv.evaluation.target import Target
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import listening
