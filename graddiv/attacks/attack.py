@@ -2,7 +2,8 @@
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from graddiv.attacks.views import View, as_view
 from graddiv.errors import GradDivError
 from graddiv.geometry import Geometry, Linf, per_example
-from graddiv.networks.inputs import HALF, check_takes, plain
+from graddiv.networks.inputs import HALF, check_takes, naming_the_shape, plain
 from graddiv.seeding import fold, uniform
 
 IterationListener = Callable[[int, int], None]
@@ -129,7 +130,8 @@ class Attack(ABC):
 
         inside = tuple(self.geometry.project(plain("start", each), x0, radius) for each in starts)
         problem = Problem(view, x0, y, radius, ids, self.seed, tick, inside)
-        best, best_loss = self.run(problem, 0), None
+        with explaining(view, x0):
+            best, best_loss = self.run(problem, 0), None
         for restart in range(1, self.restarts):
             x = self.run(problem, restart)
             if best_loss is None:
@@ -165,7 +167,10 @@ class Attack(ABC):
             raise GradDivError(
                 f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]"
             )
-        radius = torch.as_tensor(epsilon, dtype=x0.dtype, device=x0.device)
+        try:
+            radius = torch.as_tensor(epsilon, dtype=x0.dtype, device=x0.device)
+        except (TypeError, ValueError):
+            raise GradDivError(f"epsilon is {epsilon!r}, expected a number or one for each of {len(x0)}") from None
         if radius.dim() > 1 or (radius.dim() == 1 and len(radius) != len(x0)):
             raise GradDivError(
                 f"epsilon has shape {tuple(radius.shape)}, expected a number or one for each of {len(x0)}"
@@ -174,6 +179,18 @@ class Attack(ABC):
         if len(bad):
             raise GradDivError(f"epsilon is {bad[0]:.4g}, expected a finite radius >= 0")
         return radius.expand(len(x0))
+
+
+@contextmanager
+def explaining(view: View, x0: Float[Tensor, "b ..."]) -> Iterator[None]:
+    """Where an error is that the network cannot take such images at all, say so in place of torch's words."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        if not isinstance(error, GradDivError):
+            with naming_the_shape(x0), torch.no_grad():
+                next(iter(view(0)))(x0[:1])
+        raise
 
 
 def keep_best(

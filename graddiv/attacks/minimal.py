@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule
+from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule, explaining
 from graddiv.attacks.views import View
 from graddiv.geometry import Geometry, per_example
 from graddiv.losses import margin
@@ -97,7 +97,8 @@ class MinimalAttack(Attack):
         found: list[Tensor] = []
         for restart in range(self.restarts):
             pool = Nearest(problem, self.geometry)
-            self.search(problem, restart, radius, pool)
+            with explaining(view, x0):
+                self.search(problem, restart, radius, pool)
             found = [pool.choice(*found)]
             radius = self.geometry.norm(found[0] - x0).clamp_max(width)
         return torch.where(per_example(fresh_margin(problem, x0) > 0, x0), x0, found[0])

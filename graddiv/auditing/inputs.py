@@ -1,6 +1,6 @@
 """Whatever holds the user's examples as tensors with pixels in [0, 1], and the bounds that they had."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Examples
+from graddiv.networks.inputs import HALF, plain
 
 Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
 """The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""
@@ -30,14 +31,24 @@ class Inputs(NamedTuple):
     bounds: Bounds
 
 
-def inputs_of(x: object, y: object = None, bounds: Bounds | None = None, examples: int | None = None) -> Inputs:
+def inputs_of(
+    x: object,
+    y: object = None,
+    bounds: Bounds | None = None,
+    examples: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Inputs:
     """Make examples of tensors, arrays, a Dataset or a DataLoader.
 
     x, y: images and labels; y is left out where x holds both.
     bounds: the range of a pixel, if it is not [0, 1].
     examples: only the first so many.
+    dtype: the type that images are computed in; by default their own, or float32 for half precision and integers.
     """
+    if examples is not None and examples < 1:
+        raise GradDivError(f"examples is {examples}, expected at least 1")
     images, labels = _pair(x, y, examples)
+    images = images.to(dtype or (torch.float32 if images.dtype in HALF else images.dtype))
     if len(images) == 0 or len(images) != len(labels):
         raise GradDivError(f"there are {len(images)} images and {len(labels)} labels, expected as many, at least one")
     if not images.isfinite().all():
@@ -72,10 +83,10 @@ def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b 
     if isinstance(x, Dataset):
         return x.batch(slice(0, examples))
     if y is not None:
-        images, labels = (_tensor(values)[:examples] for values in (x, y))
+        images, labels = (_tensor(values, name)[:examples] for values, name in ((x, "x"), (y, "y")))
     elif isinstance(x, Tensor | np.ndarray):
         raise GradDivError("x is an array and y is missing: pass the labels too")
-    elif isinstance(x, Iterable) or hasattr(x, "__getitem__"):
+    elif (isinstance(x, Iterable) or hasattr(x, "__getitem__")) and not isinstance(x, str | Mapping):
         images, labels = _collected(x, examples)
     else:
         raise GradDivError(f"x is {type(x).__name__}, expected a tensor, an array, a Dataset or a DataLoader")
@@ -83,6 +94,8 @@ def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b 
         raise GradDivError(
             f"y has type {labels.dtype} and shape {tuple(labels.shape)}, expected one whole number for each image"
         )
+    if len(labels) and int(labels.min()) < 0:
+        raise GradDivError(f"y holds the label {int(labels.min())}, expected classes from 0 on")
     return (images if images.is_floating_point() else images.float()), labels.long()
 
 
@@ -94,7 +107,7 @@ def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
     for part in parts:
         if not isinstance(part, tuple | list) or len(part) != 2:
             raise GradDivError(f"x holds {type(part).__name__} items, expected pairs of image and label")
-        image, label = (_tensor(values) for values in part)
+        image, label = (_tensor(values, name) for values, name in zip(part, "xy", strict=True))
         images.append(image[None] if single else image)
         labels.append(label.reshape(1) if single else label)
         count += len(labels[-1])
@@ -105,8 +118,15 @@ def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
     return torch.cat(images)[:examples], torch.cat(labels)[:examples]
 
 
-def _tensor(values: object) -> Tensor:
-    return values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+def _tensor(values: object, name: str) -> Tensor:
+    """As a tensor without a history, in memory."""
+    try:
+        found = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError):
+        raise GradDivError(f"{name} is of type {type(values).__name__}, expected a tensor or an array") from None
+    if found.is_meta:
+        raise GradDivError(f"{name} lies on the device meta, where there are no values")
+    return plain(name, found)
 
 
 def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
@@ -123,6 +143,10 @@ def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
                 "0 and 1 become, (0 - mean) / std and (1 - mean) / std, for each channel"
             )
         raise GradDivError(f"x lies in [{least:.4g}, {greatest:.4g}], expected [0, 1]: {proposal}")
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise GradDivError(
+            f"bounds are {bounds}, expected the least and the greatest value of a pixel, such as (0, 255)"
+        )
     low, high = (_per_channel(bound, x) for bound in bounds)
     if not bool((low < high).all()):
         raise GradDivError(f"bounds are {bounds}, expected the least value of a pixel before the greatest")

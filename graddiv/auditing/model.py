@@ -21,6 +21,7 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.look import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize
 from graddiv.networks.ensemble import ensemble
+from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
 from graddiv.runs import Run
 
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
@@ -150,6 +151,8 @@ def network_of(
             raise GradDivError(f"the model is a list of {kinds}, expected modules: the members of a random ensemble")
         members = [each for each in model if isinstance(each, nn.Module)]
         return Given(ensemble(members).to(device), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
+    if isinstance(model, type):
+        raise GradDivError(f"the model is the class {model.__name__}, expected what it makes: {model.__name__}()")
     if isinstance(model, nn.Module):
         return Given(_randomized(model.to(device), x), type(model).__name__, None)
     if callable(model):
@@ -163,7 +166,18 @@ def network_of(
 def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwork:
     """Take a module as random if it draws when it is called as it is."""
     where = next((p.device for p in module.parameters()), x.device)
-    return randomize(module) if draws_by_itself(module, module, x[:2].to(where)) else Dirac(module)
+    check_takes(module, x.to(where))
+    with naming_the_shape(x):
+        draws = draws_by_itself(module, module, x[:2].to(where))
+    return randomize(module) if draws else Dirac(module)
+
+
+def dtype_of(model: Model) -> torch.dtype | None:
+    """The type of a model's parameters, in which its images are given to it; None where it has none, or in half."""
+    modules = model if isinstance(model, Sequence) else [model]
+    parameters = (p for module in modules if isinstance(module, nn.Module) for p in module.parameters())
+    found = next((p.dtype for p in parameters if p.is_floating_point()), None)
+    return None if found in HALF else found
 
 
 def _name(function: Callable[[Tensor], Tensor]) -> str:

@@ -17,12 +17,13 @@ from graddiv.auditing.budget import BUDGETS, Budget
 from graddiv.auditing.card import ABOUT
 from graddiv.auditing.examine import examine
 from graddiv.auditing.inputs import Bounds, inputs_of
-from graddiv.auditing.model import Model, network_of
+from graddiv.auditing.model import Model, dtype_of, network_of
 from graddiv.auditing.phases import Auditor
 from graddiv.auditing.result import Audit, Subject
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Target, predict
+from graddiv.evaluation.arguments import check_counts, folder_of, radius_of
 from graddiv.evaluation.batches import WorkListener, writing
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.networks import RandomizedNetwork
@@ -48,7 +49,7 @@ def audit(
     examples: int | None = None,
     name: str | None = None,
     about: Mapping[str, str] | None = None,
-    peers: Sequence[str] = (),
+    peers: str | Sequence[str] = (),
     out: str | Path | None = None,
     n_ensemble: int = 20,
     seed: int = 0,
@@ -87,18 +88,19 @@ def audit(
     for key in about or {}:
         if key not in ABOUT:
             raise unknown("entry of a card", key, ABOUT)
-    inputs = inputs_of(x, y, bounds, examples)
-    geometry = NORMS[norm]
+    check_counts(n_ensemble=n_ensemble, batch=batch)
+    inputs = inputs_of(x, y, bounds, examples, dtype_of(model))
+    geometry, epsilon = NORMS[norm], radius_of(epsilon)
     check_radius(epsilon, geometry, inputs.examples.x[0].numel())
     raw = (inputs.low + (inputs.high - inputs.low) * inputs.examples.x[:2]).to(inputs.examples.x.dtype)
     given = network_of(model, raw, data_root, device)
     found = examine(given, inputs, seed)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
-    others = tuple(peer_attacks(peers, spent.suite, spent.m)) if peers else ()
+    others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
     called = budget if isinstance(budget, str) else "own"
     subject = Subject(target, found, spent, called, geometry, epsilon, inputs, dict(about or {}), others)
-    directory = None if out is None else Path(out)
+    directory = folder_of(out)
     with writing(directory, process), listening(progress) as listener:
         if directory is not None and process.writes:
             check_answers(found.F, data.x[:4].to(found.F.device), seed, directory / ANSWERS)

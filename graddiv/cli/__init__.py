@@ -45,7 +45,7 @@ app.add_typer(train.app, name="recipes")
 app.add_typer(data.app, name="data")
 
 
-GO_ON = {"train", "tune", "attack", "measure", "transfer", "checklist", "sweep", "reproduce", "data"}
+GO_ON = {"train", "tune", "attack", "measure", "transfer", "checklist", "sweep", "audit", "reproduce", "data"}
 """Commands that, given again, go on where they stopped."""
 
 

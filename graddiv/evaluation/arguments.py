@@ -3,7 +3,11 @@
 import inspect
 import warnings
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
+
+import numpy as np
+from torch import Tensor
 
 from graddiv.attacks import Attack
 from graddiv.attacks.registry import suite
@@ -11,6 +15,7 @@ from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.look import Look
 from graddiv.evaluation.target import Target
+from graddiv.networks import randomize
 
 WARNED_OF = ("scale", "random", "replay", "pointwise", "logits", "accuracy", "gradients", "differences")
 """The checks that `evaluate` makes: those that need a handful of passes."""
@@ -20,7 +25,7 @@ LOOKED_AT = 64
 
 def attacks_of(attacks: str | Attack | Iterable[str | Attack], suite_name: str) -> list[Attack]:
     """Attacks by name or as they are; the suite if there are none."""
-    listed: list[Any] = [attacks] if isinstance(attacks, str | Attack) else list(attacks)
+    listed: list[Any] = list(attacks) if isinstance(attacks, Iterable) and not isinstance(attacks, str) else [attacks]
     for each in listed:
         if inspect.isclass(each) and issubclass(each, Attack):
             raise GradDivError(f"attacks holds the class {each.__name__}, expected an attack: {each.__name__}()")
@@ -31,9 +36,34 @@ def attacks_of(attacks: str | Attack | Iterable[str | Attack], suite_name: str) 
     return given + (suite(suite_name, named) if named or not listed else [])
 
 
+def radius_of(epsilon: Any) -> float:
+    """One radius as a number."""
+    try:
+        return float(epsilon)
+    except (TypeError, ValueError):
+        raise GradDivError(f"epsilon is {epsilon!r}, expected a number such as 0.3 or 8 / 255") from None
+
+
+def check_counts(**counts: object) -> None:
+    """Refuse counts that are no whole numbers from 1 on."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int | np.integer):
+            raise GradDivError(f"{name} is {count!r}, expected a whole number")
+        if count < 1:
+            raise GradDivError(f"{name} is {count}, expected at least 1")
+
+
+def folder_of(directory: Path | str | None) -> Path | None:
+    """Where records go; None for nowhere."""
+    if directory is not None and not isinstance(directory, str | Path):
+        raise GradDivError(f"the directory is {directory!r}, expected a path")
+    return None if directory is None else Path(directory)
+
+
 def epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pixels: int) -> list[float]:
     """One radius or several, each smaller than the box of all images."""
-    radii = [float(each) for each in (epsilon if isinstance(epsilon, Sequence) else [epsilon])]
+    several = isinstance(epsilon, Sequence | np.ndarray | Tensor) and not isinstance(epsilon, str)
+    radii = [radius_of(each) for each in (np.ravel(np.asarray(epsilon)) if several else [epsilon])]
     if not radii:
         raise GradDivError("epsilon holds no radius, expected at least one")
     for attack in attacks:
@@ -59,3 +89,6 @@ def warn_of(target: Target) -> None:
         item = CHECKS[name](look)
         if item.verdict in ("warn", "fail"):
             warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=3)
+        if name == "random" and item.verdict == "fail" and not target.random:
+            # the other checks would find its noise again, and take it for something else
+            look = Look(randomize(target.F.module), x, y, target.seed)

@@ -11,9 +11,14 @@ import torch
 
 from graddiv.evaluation.gradient_checks import differences, gradients, optimization, roughness
 from graddiv.evaluation.look import Answer, Check, Look, draws_by_itself
+from graddiv.evaluation.prediction import models_of
 from graddiv.networks import running_statistics
 from graddiv.networks.randomized import DROPOUT
 from graddiv.registries import Registry
+from graddiv.seeding import fold
+
+DRAWN, REPEATING = 32, 0.5
+"""Draws whose answers are counted; where no more than this share of them differs, noise seems to have few values."""
 
 MANY = 30
 """Examples from which on an accuracy is compared with chance."""
@@ -89,8 +94,20 @@ def support(look: Look) -> Answer:
         return "pass", "one: the network is deterministic", {"outcomes": 1}
     known = look.F.support()
     if known is None:
-        return "pass", "unknown or infinitely many: expectations are estimated from draws", {"outcomes": None}
+        seen = _different_draws(look)
+        said = "unknown or infinitely many: expectations are estimated from draws"
+        if seen <= REPEATING * DRAWN:
+            said = f"unknown, but {DRAWN} draws gave {seen} different answers: it seems to have few values"
+            said += "; a list of modules, one for each of them, would make expectations exact"
+        return "pass", said, {"outcomes": None, "seen": seen}
     return "pass", f"{len(known.noises)}: expectations over them are exact sums", {"outcomes": len(known.noises)}
+
+
+def _different_draws(look: Look) -> int:
+    """How many of some draws differ in their answers to two images."""
+    models = models_of(look.F, DRAWN, fold(look.seed, "support"))
+    with torch.no_grad(), running_statistics(look.F):
+        return len({tuple(f(look.x[:2]).flatten().tolist()) for f in models})
 
 
 def logits(look: Look) -> Answer:

@@ -60,6 +60,10 @@ class Examples:
                 f"x is {x.dtype} of shape {tuple(x.shape)} and y {y.dtype} of shape {tuple(y.shape)}, "
                 "expected floats between 0 and 1 and an int64 label for each"
             )
+        if x.is_meta or y.is_meta:
+            raise GradDivError("x or y lies on the device meta, where there are no values")
+        if len(y) and int(y.min()) < 0:
+            raise GradDivError(f"y holds the label {int(y.min())}, expected classes from 0 on")
         return cls(x, y, torch.arange(len(y)))
 
     def __len__(self) -> int:

@@ -26,6 +26,10 @@ AGREE, DISAGREE = 0.1, 0.5
 """Relative errors of a gradient: up to the first it agrees with finite differences, from the second on it does not."""
 
 
+ACROSS = 3
+"""Random directions in which a gradient is compared with finite differences."""
+
+
 def gradients(look: Look) -> Answer:
     """Absent, not finite, 0 or saturated gradients; and the layer in which they are lost."""
     g = look.gradients
@@ -98,29 +102,49 @@ def optimization(look: Look) -> Answer:
 
 
 def differences(look: Look) -> Answer:
-    """(s(x + h u) - s(x - h u)) / 2h against <grad s, u>, with the noise replayed, along the gradient itself."""
+    """(s(x + h u) - s(x - h u)) / 2h against <grad s, u>, with the noise replayed, along the gradient and across.
+
+    Along it alone a part of the network that is detached would not be seen: the gradient does not point there.
+    """
     if not look.usable:
         return "not enough evidence", "there are no gradients to compare", {}
     assert look.gradients is not None
-    x, errors = look.near[0], {}
-    f, g = look.models[0], look.gradients[0]
-    length = torch.linalg.vector_norm(g.flatten(1), dim=1)
-    there = length >= ZERO
-    unit = g / per_example(length.clamp_min(ZERO), g)
-    scale_of_x = math.sqrt(x[0].numel())
-    for h in (1e-5, 1e-4, 1e-3):
-        step = h * scale_of_x
-        measured = (look.margins(f, x + step * unit) - look.margins(f, x - step * unit)) / (2 * step)
-        errors[h] = float(((measured - length).abs() / length.clamp_min(ZERO))[there].median())
-    best = min(errors.values())
-    numbers = {"relative_error": best, "steps": [f"{h:g}: {error:.3g}" for h, error in errors.items()]}
-    said = f"finite differences along the gradient differ from it by {100 * best:.2g} % (median)"
+    g = look.gradients[0]
+    along = _errors(look, g)
+    root = math.sqrt(g[0].numel())  # <grad s, u> is so much smaller across than along the gradient
+    random = [_errors(look, look.offset("across", i)) for i in range(ACROSS)]
+    across = {h: root * sorted(error[h] for error in random)[ACROSS // 2] for h in along}
+    errors = min(along.values()), min(across.values())
+    best = max(errors)
+    numbers = {
+        "relative_error": errors[0],
+        "relative_error_across": errors[1],
+        "steps": [f"{h:g}: {along[h]:.3g} along, {across[h]:.3g} across" for h in along],
+    }
+    said = f"finite differences along the gradient differ from it by {100 * errors[0]:.2g} % (median)"
+    said += f", in random directions by {100 * errors[1]:.2g} %"
     if best <= AGREE:
         return "pass", said, numbers
     if look.F.proxy_gradient:
         return "pass", f"{said}, as it must: a straight-through step stands in for one without gradient", numbers
     verdict: Outcome = "warn" if best < DISAGREE else "fail"
     return verdict, f"{said}: is a backward pass replaced or a part of the network detached?", numbers
+
+
+def _errors(look: Look, direction: Float[Tensor, "k ..."]) -> dict[float, float]:
+    """|(s(x + h u) - s(x - h u)) / 2h - <grad s, u>| / |grad s|, the median over images, for steps h a pixel."""
+    assert look.gradients is not None
+    f, g, x = look.models[0], look.gradients[0], look.near[0]
+    length, size = (torch.linalg.vector_norm(v.flatten(1), dim=1).clamp_min(ZERO) for v in (g, direction))
+    there = length > ZERO
+    unit = direction / per_example(size, direction)
+    slope = (g * unit).flatten(1).sum(1)
+    errors = {}
+    for h in (1e-5, 1e-4, 1e-3):
+        step = h * math.sqrt(x[0].numel())
+        measured = (look.margins(f, x + step * unit) - look.margins(f, x - step * unit)) / (2 * step)
+        errors[h] = float(((measured - slope).abs() / length)[there].median())
+    return errors
 
 
 def roughness(look: Look) -> Answer:

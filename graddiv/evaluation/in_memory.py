@@ -7,7 +7,7 @@ from torch import nn
 
 from graddiv.attacks import Attack
 from graddiv.attacks.registry import STRONG
-from graddiv.evaluation.arguments import attacks_of, epsilons_of, warn_of
+from graddiv.evaluation.arguments import attacks_of, check_counts, epsilons_of, folder_of, warn_of
 from graddiv.evaluation.batches import WorkListener, writing
 from graddiv.evaluation.cell import MODES, cells, parse_modes
 from graddiv.evaluation.examples import Images, Labels
@@ -45,12 +45,13 @@ def evaluate(
     The suite "strong" chooses its modes and n itself.  What would make the numbers mean something else than they seem
     to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.
     """
+    check_counts(n=n, repeats=repeats, n_ensemble=n_ensemble, batch=batch)
     target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
     chosen = attacks_of(attacks, suite_name)
     radii = epsilons_of(epsilon, chosen, target.pixels)
     how = parse_modes([modes] if isinstance(modes, str) else modes)
     warn_of(target)
-    folder = None if directory is None else Path(directory)
+    folder = folder_of(directory)
     with writing(folder), listening(progress) as listener:
         if suite_name == STRONG and not attacks:
             wanted = strong_cells(target, radii, repeats=repeats, directory=folder, progress=listener)

@@ -18,6 +18,7 @@ from graddiv.evaluation.prediction import models_of
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.losses import soft_margin
 from graddiv.networks import RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks.inputs import logits_of
 from graddiv.seeding import fold, generator, isolated
 
 DRAWS = 8
@@ -117,5 +118,5 @@ def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]
         for seed in (1, 2, 3):
             with isolated(seed):
                 output: Any = f(x)
-            answers.append(output[0] if isinstance(output, tuple | list) else output)
+            answers.append(logits_of(output, type(module).__name__, len(x)))
     return any(not torch.equal(answers[0], other) for other in answers[1:])

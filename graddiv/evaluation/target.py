@@ -18,7 +18,7 @@ from graddiv.evaluation.examples import Examples, Images, Labels
 from graddiv.evaluation.prediction import N_ENSEMBLE, predict
 from graddiv.experiment import Experiment
 from graddiv.networks import Dirac, RandomizedNetwork
-from graddiv.networks.inputs import check_takes
+from graddiv.networks.inputs import check_takes, naming_the_shape
 from graddiv.performance import channels_last
 from graddiv.records import MeasurementRecord
 
@@ -179,15 +179,8 @@ def _try_out(target: Target) -> None:
         return
     x = target.examples(slice(0, 1))[0]
     check_takes(target.F, x)
-    try:
+    with naming_the_shape(x):
         predict(target.F, x, n=1)
-    except GradDivError:
-        raise
-    except (RuntimeError, TypeError, ValueError, IndexError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise GradDivError(
-            f"the network cannot be called with images of shape {tuple(x.shape[1:])}: {reason}"
-        ) from error
 
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]

@@ -1,5 +1,8 @@
 """What may go into a network and what must come out: checked where a call of the package begins."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -36,6 +39,32 @@ def check_takes(module: nn.Module, x: Tensor) -> None:
         )
 
 
+def check_is_module(module: object) -> None:
+    """Refuse what is no module: most often a class in place of what it makes, or a function."""
+    if isinstance(module, nn.Module):
+        return
+    if isinstance(module, type) and issubclass(module, nn.Module):
+        raise GradDivError(f"the network is the class {module.__name__}, expected a module: {module.__name__}()")
+    raise GradDivError(f"the network is of type {type(module).__name__}, expected a module or a RandomizedNetwork")
+
+
+@contextmanager
+def naming_the_shape(x: Tensor) -> Iterator[None]:
+    """Turn what torch says of images that a network cannot take into a sentence that names their shape.
+
+    Around a first call with few images: an error of the network's own code is then told before any work is done.
+    """
+    try:
+        yield
+    except GradDivError:
+        raise
+    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise GradDivError(
+            f"the network cannot be called with images of shape {tuple(x.shape[1:])}: {reason}"
+        ) from error
+
+
 def logits_of(output: object, who: str, batch: int) -> Tensor:
     """Return the logits, which a module may give alone or first in a tuple, once their shape is right."""
     logits = output[0] if isinstance(output, (tuple, list)) and output else output
@@ -45,6 +74,8 @@ def logits_of(output: object, who: str, batch: int) -> Tensor:
             f"{who} returned {found} for {batch} inputs, "
             f"expected logits of shape ({batch}, classes), alone or first in a tuple"
         )
+    if logits.shape[1] == 0:
+        raise GradDivError(f"{who} returned {tuple(logits.shape)}: the network has 0 classes, expected at least 2")
     if not logits.is_floating_point():
         raise GradDivError(f"{who} returned outputs of {logits.dtype}, expected floating-point logits")
     return logits

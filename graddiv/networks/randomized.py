@@ -18,7 +18,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import logits_of
+from graddiv.networks.inputs import check_is_module, logits_of
 from graddiv.networks.straight_through import StraightThrough
 from graddiv.seeding import fold, uniform
 
@@ -43,6 +43,7 @@ class RandomizedNetwork(nn.Module, ABC):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        check_is_module(module)
         if isinstance(module, RandomizedNetwork):
             raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
         self.module = module

@@ -7,13 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from torch.utils.data import DataLoader, TensorDataset
 from typer.testing import CliRunner
 
 from graddiv.auditing import BUDGETS, audit
 from graddiv.auditing import run as auditing
 from graddiv.auditing.board import board, rescore
-from graddiv.auditing.inputs import inputs_of, read_examples
 from graddiv.auditing.numbers import gain_bound, images_hash, worst_of
 from graddiv.cli import app
 from graddiv.errors import GradDivError
@@ -156,26 +154,6 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ):
         with pytest.raises(GradDivError, match=message):
             runner.invoke(app, arguments, catch_exceptions=False)
-
-
-def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
-    pairs = TensorDataset(X, Y)
-    np.savez(tmp_path / "xs.npz", images=X.numpy(), labels=Y.numpy())
-    wanted = inputs_of(X, Y)
-    for holder in (
-        (X.numpy(), Y.numpy()),
-        (pairs, None),
-        (DataLoader(pairs, batch_size=7), None),
-        read_examples(str(tmp_path / "xs.npz")),
-    ):
-        found = inputs_of(*holder)
-        assert found.examples.checksum == wanted.examples.checksum
-    channels = inputs_of(2 * X - 1, Y, bounds=([-1.0], [1.0]))
-    assert (channels.examples.x - X).abs().max() < 1e-6
-    with pytest.raises(GradDivError, match="make the normalization a layer"):
-        inputs_of(2 * X - 1, Y)
-    with pytest.raises(GradDivError, match="outside of the bounds"):
-        inputs_of(3 * X, Y, bounds=(0.0, 1.0))
 
 
 def test_the_worst_of_k_is_unbiased_and_the_plug_in_is_not() -> None:

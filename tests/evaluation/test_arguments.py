@@ -58,6 +58,7 @@ class Changed(nn.Module):
 
 WRONG_OUTPUTS = {
     "one class": (lambda z: z[:, :1], "the network has 1 class, expected at least 2"),
+    "no class": (lambda z: z[:, :0], "the network has 0 classes"),
     "one dimension": (lambda z: z.argmax(1), r"returned \(4,\) for 4 inputs, expected logits of shape \(4, classes\)"),
     "integers": (lambda z: z.long(), "returned outputs of torch.int64, expected floating-point logits"),
     "a dictionary": (lambda z: {"logits": z}, "returned dict for 4 inputs"),
@@ -110,6 +111,38 @@ def test_types_and_devices_are_checked_at_the_door(f: nn.Module, x: Any, message
     for attack in ATTACKS:
         with no_type_checks(), pytest.raises(GradDivError, match=message):
             attack(EOT(f, 1), x, Y, 0.1)
+
+
+@pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
+def test_images_of_another_shape_are_named(attack: Attack) -> None:
+    message = r"cannot be called with images of shape \(3, 6, 6\): "
+    for view in (network(), EOT(bayesian(network(), 0.1), 2), Given([network()])):
+        with no_type_checks(), pytest.raises(GradDivError, match=message):
+            attack(view, X.expand(-1, 3, -1, -1), Y, 0.1)
+
+
+def test_an_error_that_has_nothing_to_do_with_the_images_stays_what_it_is() -> None:
+    calls = 0
+
+    def full(z: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise RuntimeError("out of memory")
+        return z
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        PGD(m=4)(Changed(full), X, Y, 0.1)
+
+
+@pytest.mark.parametrize(
+    ("module", "message"),
+    [(nn.Linear, r"the network is the class Linear, expected a module: Linear\(\)"), (3, "the network is of type int")],
+)
+def test_networks_that_are_no_modules(module: Any, message: str) -> None:
+    for call in (lambda: PGD(m=1)(module, X, Y, 0.1), lambda: evaluated(module, X, Y), lambda: randomize(module)):
+        with no_type_checks(), pytest.raises(GradDivError, match=message):
+            call()
 
 
 def test_networks_of_inference_mode_are_refused() -> None:
@@ -167,6 +200,8 @@ def test_evaluate_takes_a_data_set_of_the_package() -> None:
         (X[:, :, :3], Y, r"the network cannot be called with images of shape \(1, 3, 6\): "),
         (X, Y.tolist(), "y is of type list, expected a tensor"),
         (X, Y.float().numpy(), "y is of type ndarray|y torch.float32"),
+        (X.to("meta"), Y, "on the device meta"),
+        (X, Y - 9, "y holds the label -\\d+, expected classes from 0 on"),
         (3, None, "x is of type int, expected tensors, a data set or a DataLoader"),
         ([("a", "b")], None, "the loader's batches hold str, expected tensors"),
         (TensorDataset(X), None, r"batches of \[1\] parts, expected pairs"),

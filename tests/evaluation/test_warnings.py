@@ -1,7 +1,9 @@
 """What a new user gets wrong with `evaluate` is told, by an error or by a warning."""
 
 import warnings
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -35,6 +37,12 @@ def warned(model: object, x: Tensor | None = None) -> list[str]:
         ({"attacks": [3]}, "attacks holds 3, expected names"),
         ({"epsilon": 8}, r"epsilon is 8, expected a radius from 0 to 1.*8/255 = 0.03137 perhaps"),
         ({"epsilon": []}, "epsilon holds no radius"),
+        ({"epsilon": "8/255"}, r"epsilon is '8/255', expected a number such as 0.3 or 8 / 255"),
+        ({"epsilon": None}, "epsilon is None, expected a number"),
+        ({"attacks": None}, "attacks holds None, expected names"),
+        ({"n": 2.5}, "n is 2.5, expected a whole number"),
+        ({"repeats": True}, "repeats is True, expected a whole number"),
+        ({"directory": 3}, "the directory is 3, expected a path"),
         ({"epsilon": -0.1}, "epsilon is -0.1"),
         ({"epsilon": 7, "attacks": [FGSM(geometry=L2())]}, "epsilon is 7, expected a radius from 0 to 6"),
     ],
@@ -66,8 +74,8 @@ def test_a_sound_network_gets_no_warning() -> None:
     assert warned(randomize(Noisy(Linear()))) == []
 
 
-def test_noise_without_randomize() -> None:
-    [message] = warned(Noisy(Linear()))[:1]
+def test_noise_without_randomize_is_told_once() -> None:
+    [message] = warned(Noisy(Linear()))
     assert "two calls with the same input differ: pass randomize(module)" in message
 
 
@@ -94,6 +102,23 @@ def test_a_network_without_gradients_is_told_of_before_the_attack_fails() -> Non
     x, y = examples()
     with pytest.warns(GradDivWarning, match="autograd finds no way"), pytest.raises(GradDivError):
         evaluate(Blind(), x, y, **HOW)  # type: ignore[arg-type]
+
+
+def test_a_part_that_is_detached() -> None:
+    class Half(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.cat([x[..., :3].detach(), x[..., 3:]], 3)
+
+    [message] = warned(nn.Sequential(Half(), Linear()))
+    assert "along the gradient differ from it by 0" in message, "it is right where it points"
+    assert "a part of the network detached" in message
+
+
+def test_several_radii_as_an_array() -> None:
+    options: dict[str, Any] = {**HOW, "epsilon": np.array([0.1, 0.2])}
+    with no_type_checks():
+        records = evaluate(network("dirac"), images(4), labels(4), **options)
+    assert list(table_per_epsilon(records)) == [0.1, 0.2]
 
 
 def test_a_wrong_backward_pass() -> None:

@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 from tests.fuzz.fuzzer import Fuzzer, odd_override
 from tests.fuzz.subjects import SUBJECTS
+from tests.fuzz.table import print_table
 
 
 def main() -> None:
@@ -18,8 +19,11 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=0.0)
     parser.add_argument("--seconds", type=float, default=0.0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--table", action="store_true", help="what was tried when nothing was checked, as often")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
+    if options.table:
+        sys.exit(print_table(options.seed))
     ends = time.monotonic() + (60 * options.minutes + options.seconds or 60.0)
     counts: dict[str, Counter[str]] = {name: Counter() for name in [*SUBJECTS, "--set"]}
     failures: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from graddiv.errors import GradDivError
 from graddiv.recipes import recipe
-from tests.fuzz.damage import DAMAGE, change_a_value_and_the_checksum
+from tests.fuzz.damage import DAMAGE, Mutation, change_a_value_and_the_checksum
 from tests.fuzz.subjects import ANYTHING, PREFIX, SUBJECTS, WHOLE
 
 
@@ -31,10 +31,10 @@ class Fuzzer:
         self.content = self.path.read_bytes()
         self.value = self.subject.read(self.path)
 
-    def once(self) -> Outcome:
-        """Damage the file in one way, and read it."""
-        by_hand = self.subject.accepts == WHOLE and self.chance.random() < 0.2
-        mutation = change_a_value_and_the_checksum if by_hand else self.chance.choice(DAMAGE)
+    def once(self, mutation: Mutation | None = None) -> Outcome:
+        """Damage the file in one way, by chance if none is given, and read it."""
+        by_hand = mutation is None and self.subject.accepts == WHOLE and self.chance.random() < 0.2
+        mutation = mutation or (change_a_value_and_the_checksum if by_hand else self.chance.choice(DAMAGE))
         content = mutation(self.chance, self.content)
         self.path.write_bytes(content)
         try:

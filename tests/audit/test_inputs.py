@@ -1,0 +1,113 @@
+"""Whatever the user has is taken as it is meant, or refused by name."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from graddiv.auditing import audit
+from graddiv.auditing.inputs import inputs_of, read_examples
+from graddiv.auditing.model import dtype_of, network_of
+from graddiv.errors import GradDivError
+from tests.audit.planted import Linear, examples
+from tests.helpers import no_type_checks
+
+X, Y = examples()
+
+
+def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
+    pairs = TensorDataset(X, Y)
+    np.savez(tmp_path / "xs.npz", images=X.numpy(), labels=Y.numpy())
+    wanted = inputs_of(X, Y)
+    for holder in (
+        (X.numpy(), Y.numpy()),
+        (X.clone().requires_grad_(), Y),
+        (X.double().numpy(), Y.tolist()),
+        (pairs, None),
+        (DataLoader(pairs, batch_size=7), None),
+        read_examples(str(tmp_path / "xs.npz")),
+    ):
+        found = inputs_of(*holder, dtype=dtype_of(Linear()))
+        assert found.examples.checksum == wanted.examples.checksum
+    assert inputs_of(X.half(), Y).examples.x.dtype == torch.float32
+    assert inputs_of(X, Y, dtype=dtype_of([Linear().double()])).examples.x.dtype == torch.float64
+    channels = inputs_of(2 * X - 1, Y, bounds=([-1.0], [1.0]))
+    assert (channels.examples.x - X).abs().max() < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "options", "message"),
+    [
+        (2 * X - 1, Y, {}, "make the normalization a layer"),
+        (3 * X, Y, {"bounds": (0.0, 1.0)}, "outside of the bounds"),
+        (X, Y, {"bounds": 0.5}, "bounds are 0.5, expected the least and the greatest"),
+        (X, Y, {"bounds": (1, 0)}, "expected the least value of a pixel before the greatest"),
+        (X, Y, {"examples": -3}, "examples is -3, expected at least 1"),
+        (X, Y - 1, {}, "y holds the label -1, expected classes from 0 on"),
+        (X, Y.float(), {}, "expected one whole number for each image"),
+        (X.to("meta"), Y, {}, "x lies on the device meta"),
+        ("x", "y", {}, "x is of type str, expected a tensor or an array"),
+        ({"x": X}, None, {}, "x is dict, expected a tensor, an array, a Dataset or a DataLoader"),
+        (X, None, {}, "y is missing"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(x: Any, y: Any, options: dict[str, Any], message: str) -> None:
+    with no_type_checks(), pytest.raises(GradDivError, match=message):
+        inputs_of(x, y, **options)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Linear, r"the model is the class Linear, expected what it makes: Linear\(\)"),
+        (None, "the model is NoneType, expected a module"),
+        ([], "the model is a list of nothing"),
+        (Linear().half(), r"parameters of torch\.float16"),
+        (nn.Linear(5, 4), r"cannot be called with images of shape \(1, 6, 6\)"),
+        (lambda x: x.sum(), r"returned \(\) for 2 inputs"),
+    ],
+)
+def test_models_that_are_none(model: Any, message: str) -> None:
+    with no_type_checks(), pytest.raises(GradDivError, match=message):
+        network_of(model, X)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"epsilon": "8/255"}, "epsilon is '8/255', expected a number"),
+        ({"epsilon": 8}, r"8/255 = 0\.03137 perhaps"),
+        ({"norm": "l1"}, "unknown norm 'l1'"),
+        ({"budget": "qick"}, "did you mean 'quick'"),
+        ({"n_ensemble": 0}, "n_ensemble is 0, expected at least 1"),
+        ({"batch": 0}, "batch is 0"),
+        ({"peers": "torchatacks"}, "did you mean 'torchattacks'"),
+        ({"out": 3}, "the directory is 3, expected a path"),
+    ],
+)
+def test_mistakes_are_told_before_anything_is_done(options: dict[str, Any], message: str) -> None:
+    with no_type_checks(), pytest.raises(GradDivError, match=message):
+        audit(Linear(), X, Y, **{"epsilon": 0.1, **options})
+
+
+def test_a_module_that_chooses_among_few_functions_seems_to_have_few() -> None:
+    from graddiv.evaluation.checks import CHECKS
+    from graddiv.evaluation.look import Look
+    from tests.audit.planted import Noisy
+
+    class Either(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = Linear()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.inner(x + 0.1 * torch.randint(0, 3, ()))
+
+    for module, few in ((Either(), True), (Noisy(Linear()), False)):
+        item = CHECKS["support"](Look(network_of(module, X).F, X, Y))
+        assert ("seems to have few values" in item.sentence) == few
+        assert (item.evidence["seen"] == 3) == few
