@@ -1,5 +1,9 @@
 """Networks whose faults are known get the verdict that they deserve; a robust one is not accused."""
 
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -37,7 +41,32 @@ def audited(model: object, epsilon: float = BROKEN, **options: object) -> Audit:
 
 def audit_of(model: object, x: Tensor, y: Tensor, **options: object) -> Audit:
     with no_type_checks():  # they would take most of the time
-        return audit(model, x, y, **{"budget": BUDGET, "n_ensemble": 5, **options})  # type: ignore[arg-type]
+        found = audit(model, x, y, **{"budget": BUDGET, "n_ensemble": 5, **options})  # type: ignore[arg-type]
+        for directory in PAGES:
+            check_page(found, directory)
+    return found
+
+
+PAGES: list[Path] = []
+"""Where the page of each audit goes; empty where pages would take too long."""
+
+
+@pytest.fixture(autouse=True)
+def _a_page_from_each(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[None]:
+    """Among the slow tests, every audit of this file becomes a page, too."""
+    PAGES[:] = [tmp_path] if request.config.getoption("--slow") else []
+    yield
+    PAGES.clear()
+
+
+def check_page(found: Audit, directory: Path) -> None:
+    """The page says what was found, and all that it links to is there."""
+    html = found.write(directory).read_text(encoding="utf-8")
+    assert ("Evidence insufficient." in html) == (not found.complete)
+    assert len(re.findall('<li id="check-', html)) == len(found.checks)
+    for word in {item.verdict for item in (*found.checks.values(), *found.indicators)}:
+        assert word in html
+    assert all((directory / link).exists() for link in re.findall(r'href="([^"#:]+)"', html))
 
 
 def failed(found: Audit) -> set[str]:
