@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
+from graddiv import store
 from graddiv.cli import app
 from graddiv.tuning import Search, tune
 from tests.cli.test_reproduce import TINY
@@ -66,9 +67,11 @@ def test_reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(where: Path) -> dict[str, bytes]:
-    """What must not depend on kills: records, networks, tables."""
-    kinds = (".record", ".safetensors", ".csv")
-    return {str(p.relative_to(where)): p.read_bytes() for p in sorted(where.rglob("*")) if p.suffix in kinds}
+    """What must not depend on kills: records, tables, and tensors of checkpoints, which also know how long the log was."""
+    found = {str(p.relative_to(where)): p for p in sorted(where.rglob("*"))}
+    same = {name: p.read_bytes() for name, p in found.items() if p.suffix in (".record", ".csv")}
+    checkpoints = {name: store.read_tensors(p)[0] for name, p in found.items() if p.suffix == ".safetensors"}
+    return same | {name: repr({k: c[k].tolist() for k in sorted(c)}).encode() for name, c in checkpoints.items()}
 
 
 def test_tune(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
