@@ -67,7 +67,7 @@ def test_reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def results(where: Path) -> dict[str, bytes]:
-    """What must not depend on kills: records, tables, and tensors of checkpoints, which also know how long the log was."""
+    """What must not depend on kills: records, tables, tensors of checkpoints (which also know how long the log was)."""
     found = {str(p.relative_to(where)): p for p in sorted(where.rglob("*"))}
     same = {name: p.read_bytes() for name, p in found.items() if p.suffix in (".record", ".csv")}
     checkpoints = {name: store.read_tensors(p)[0] for name, p in found.items() if p.suffix == ".safetensors"}
