@@ -27,9 +27,10 @@ PAGE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
 def restructured(lines: list[str]) -> list[str]:
     """The lines of a docstring as reStructuredText."""
     made: list[str] = []
-    code = False
+    code = arguments = False
     for line in lines:
-        argument = ARGUMENT.fullmatch(line)
+        arguments = arguments or not made or not made[-1]  # they begin a paragraph, and follow each other
+        argument = ARGUMENT.fullmatch(line) if arguments else None
         if line.startswith("    ") and (code or not made or not made[-1]):
             if not code:
                 made += ["::", ""]
@@ -42,6 +43,7 @@ def restructured(lines: list[str]) -> list[str]:
             if argument:
                 made += ["", f"- **{argument[1]}**: {escaped(argument[2])}"]
             else:
+                arguments = arguments and line.startswith(" ")
                 indent = "  " if line.startswith(" ") else ""
                 made.append(indent + escaped(line.strip()))
     return made

@@ -53,19 +53,12 @@ def wanted(env: BuildEnvironment) -> set[Path]:
     return files
 
 
-def resolve_files(app: Sphinx, doctree: nodes.document) -> None:
-    """MyST takes a link to a file for a download."""
-    for node in list(doctree.findall(addnodes.download_reference)):
-        if uri := link(app, app.env.docname, node["reftarget"]):
+def resolve(app: Sphinx, doctree: nodes.document) -> None:
+    """MyST takes a link to a file for a download, and one to a directory for a reference to a page."""
+    for node in [*doctree.findall(addnodes.download_reference), *doctree.findall(addnodes.pending_xref)]:
+        known = node.tagname == "download_reference" or node.get("reftype") == "myst"
+        if known and (uri := link(app, app.env.docname, node["reftarget"])):
             node.replace_self(nodes.reference("", "", *node.children, refuri=uri, internal=True))
-
-
-def resolve_directories(
-    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, contnode: nodes.Element
-) -> nodes.Element | None:
-    """MyST takes a link to a directory for a reference that is missing."""
-    uri = link(app, node.get("refdoc", ""), node["reftarget"])
-    return nodes.reference("", "", *(node.children or [contnode]), refuri=uri, internal=True) if uri else None
 
 
 def linkcode_resolve(domain: str, info: dict[str, str]) -> str | None:
@@ -133,8 +126,7 @@ def highlighted(path: Path, target: str, documents: Any) -> str:
 
 def setup(app: Sphinx) -> dict[str, Any]:
     """Register with Sphinx."""
-    app.connect("doctree-read", resolve_files, priority=100)
-    app.connect("missing-reference", resolve_directories)
+    app.connect("doctree-read", resolve, priority=100)
     app.connect("env-merge-info", merge)
     app.connect("html-collect-pages", pages)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
