@@ -37,7 +37,7 @@ myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_in_temp = True
 nb_execution_raise_on_error = True
-nb_execution_timeout = 120
+nb_execution_timeout = 600  # of a cell, on a machine that others keep busy
 nb_merge_streams = True
 suppress_warnings = ["mystnb.unknown_mime_type"]
 

@@ -5,6 +5,7 @@ Here they become reStructuredText, and the table of public names is made of them
 
 import re
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from docutils import nodes
@@ -12,13 +13,15 @@ from sphinx import addnodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
 
-MODULES = (
-    *("networks", "directions", "directions.regularizers", "directions.vmf", "directions.bounds", "attacks"),
-    *("evaluation", "records", "auditing", "training", "runs", "experiment", "recipes", "data", "geometry", "losses"),
-    *("seeding", "errors", "paper.entries"),
-)
-"""Those that the reference describes, below graddiv."""
+REFERENCE = Path(__file__).parent.parent / "api"
+MODULES = [
+    module
+    for page in sorted(REFERENCE.glob("*.md"))
+    for module in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
+]
+"""Those that the reference describes."""
 
 ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (.*)")
 PAGE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
@@ -61,13 +64,18 @@ def linked(text: str) -> str:
 
 
 def process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """What autodoc found, rewritten in place."""
     lines[:] = restructured(lines)
 
 
 def home(name: str) -> str:
-    """Where the reference describes a public name of graddiv."""
-    return next(m for m in MODULES if name in getattr(import_module(f"graddiv.{m}"), "__all__", ())
-                or getattr(getattr(import_module(f"graddiv.{m}"), name, None), "__module__", "") == f"graddiv.{m}")  # fmt: skip
+    """The described module that offers a public name of graddiv."""
+    import graddiv
+
+    for module in map(import_module, MODULES):
+        if name in getattr(module, "__all__", ()) or getattr(graddiv, name).__module__ == module.__name__:
+            return module.__name__
+    raise LookupError(f"no page of docs/api describes a module that offers graddiv.{name}")
 
 
 class PublicNames(SphinxDirective):
@@ -81,7 +89,7 @@ class PublicNames(SphinxDirective):
             if not name.startswith("__"):
                 first = (getattr(graddiv, name).__doc__ or "").strip().splitlines()[0]
                 cell = re.sub(r"([|_*])", r"\\\1", first)
-                lines.append(f"| {{py:obj}}`{name} <graddiv.{home(name)}.{name}>` | {cell} |")
+                lines.append(f"| {{py:obj}}`{name} <{home(name)}.{name}>` | {cell} |")
         return self.parse_text_to_nodes("\n".join(lines))
 
 
@@ -98,8 +106,6 @@ def resolve_by_name(
         return None
     name = min(found, key=len)
     docname, anchor = domain.objects[name].docname, domain.objects[name].node_id
-    from sphinx.util.nodes import make_refnode
-
     return make_refnode(app.builder, node["refdoc"], docname, anchor, contnode, name)
 
 

@@ -14,7 +14,9 @@ def inline(app: Sphinx, doctree: nodes.document) -> None:
             folder = Path(app.env.doc2path(app.env.docname)).parent
             svg = (folder / image["uri"]).read_text(encoding="utf-8")
             label = f'<svg role="img" aria-label="{image["alt"]}"'
-            image.replace_self(nodes.raw("", f'<div class="drawing">{svg.replace("<svg", label, 1)}</div>', format="html"))
+            image.replace_self(
+                nodes.raw("", f'<div class="drawing">{svg.replace("<svg", label, 1)}</div>', format="html")
+            )
 
 
 def setup(app: Sphinx) -> dict[str, Any]:
