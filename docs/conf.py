@@ -43,6 +43,7 @@ suppress_warnings = ["mystnb.unknown_mime_type"]
 
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100

@@ -24,6 +24,7 @@ MODULES = [
 """Those that the reference describes."""
 
 ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (.*)")
+KEPT = re.compile(r"(`[^`]+`|(?<![\w*])\*\w[^*`]*\w\*(?![\w*]))")
 PAGE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
 
 
@@ -53,9 +54,14 @@ def restructured(lines: list[str]) -> list[str]:
 
 
 def escaped(text: str) -> str:
-    """Formulas keep their stars, bars and underscores; `code` stays code; the name of a page is a link to it."""
-    parts = re.split(r"(`[^`]+`)", text)
-    return "".join(f"`{p}`" if p.startswith("`") else linked(re.sub(r"([\\*|_])", r"\\\1", p)) for p in parts)
+    """Formulas keep their stars, bars and underscores; `code` and *emphasis* stay what they are."""
+    parts = KEPT.split(text)
+    return "".join(kept(p) if i % 2 else linked(re.sub(r"([\\*|_])", r"\\\1", p)) for i, p in enumerate(parts))
+
+
+def kept(part: str) -> str:
+    """`code` has two backticks in reStructuredText."""
+    return f"`{part}`" if part.startswith("`") else part
 
 
 def linked(text: str) -> str:
@@ -88,7 +94,7 @@ class PublicNames(SphinxDirective):
         for name in graddiv.__all__:
             if not name.startswith("__"):
                 first = (getattr(graddiv, name).__doc__ or "").strip().splitlines()[0]
-                cell = re.sub(r"([|_*])", r"\\\1", first)
+                cell = re.sub(r"([|_])", r"\\\1", first)
                 lines.append(f"| {{py:obj}}`{name} <{home(name)}.{name}>` | {cell} |")
         return self.parse_text_to_nodes("\n".join(lines))
 

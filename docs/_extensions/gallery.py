@@ -14,6 +14,8 @@ from graddiv.paper.entries import DEMO, ENTRIES, STUDY, ZOO, Entry
 from graddiv.recipes import SCALES, title
 
 STUDIED = Path(__file__).parents[2] / "results" / "mnist-study"
+STUDY_OF = "study-seeds"
+"""The entry that it is a run of."""
 
 SECTIONS = {
     "The demo": DEMO,
@@ -42,7 +44,7 @@ def training_time(entry: Entry, scale: str) -> str:
     return f"{scale} {duration(sum(work.values()) / TWO_CORES)}"
 
 
-def described(entry: Entry, section: str, pictures: dict[str, str]) -> str:
+def described(entry: Entry, pictures: dict[str, str]) -> str:
     """An entry as Markdown."""
     target, scale = ("demo", "demo") if entry in DEMO else (entry.name, "quick")
     methods = ", ".join(title(method) for method in entry.methods)
@@ -54,7 +56,8 @@ def described(entry: Entry, section: str, pictures: dict[str, str]) -> str:
         f"Makes {', '.join(f'`{render.renderer}`' for render in entry.renders)} of {methods}. "
         f"Training on two CPU cores: {times}.",
     ]
-    found = [pictures[r.renderer] for r in entry.renders if r.renderer in pictures and entry.data == "mnist"]
+    shows_it = entry.name == STUDY_OF or (entry.name in ENTRIES and entry.data == "mnist")
+    found = [pictures[r.renderer] for r in entry.renders if r.renderer in pictures] if shows_it else []
     for name in found:
         if (STUDIED / f"{name}.png").exists():
             lines.append(f"![{entry.title}](../results/mnist-study/{name}.png)")
@@ -63,8 +66,8 @@ def described(entry: Entry, section: str, pictures: dict[str, str]) -> str:
             lines.append(f":::{{wide-table}}\n{table}\n:::")
     if found:
         lines.append(
-            "*From the stored study ([results/mnist-study](../results/mnist-study)), scale quick: Adv-BNN without and "
-            "with GradDiv, three trainings of each.*"
+            "*From the stored study ([results/mnist-study](../results/mnist-study)), at scale quick and of Adv-BNN "
+            f"without and with GradDiv only: `graddiv reproduce {STUDY_OF}`.*"
         )
     elif not entry.shipped:
         lines.append("*No run of it is stored.*")
@@ -80,7 +83,7 @@ class Gallery(SphinxDirective):
         parts = []
         for section, entries in SECTIONS.items():
             parts += [f"## {section}", ABOUT.get(section, "")]
-            parts += [described(entry, section, pictures) for entry in entries]
+            parts += [described(entry, pictures) for entry in entries]
         return self.parse_text_to_nodes("\n\n".join(parts), allow_section_headings=True)
 
 
