@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 JOBS ?= auto
 
-.PHONY: help setup test lint bench demo browser
+.PHONY: help setup test lint bench demo browser docs
 .DEFAULT_GOAL := help
 
 help:
@@ -14,6 +14,7 @@ help:
 	@echo "make lint   ruff and mypy"
 	@echo "make bench  benchmarks, as ratios in one run"
 	@echo "make browser  look at the report in a headless browser (needs chromium and chromium-driver)"
+	@echo "make docs   build the documentation, its tutorials executed: docs/_build/html/index.html"
 	@echo "make setup  only install, into .venv"
 
 setup: $(READY)
@@ -44,3 +45,8 @@ bench: $(READY)
 browser: $(READY)
 	$(BIN)/python -m pip install --quiet --requirement requirements/browser.txt
 	$(BIN)/python -m pytest tests/browser --browser $(ARGS)
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --requirement requirements/docs.txt
+	$(BIN)/python -m sphinx --fail-on-warning --keep-going --fresh-env --quiet --builder html docs docs/_build/html $(ARGS)
+	@echo "built: docs/_build/html/index.html"

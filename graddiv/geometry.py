@@ -1,4 +1,7 @@
-"""The perturbation balls of the two norms, cut with the box of valid pixels: written once, used by every attack."""
+"""The perturbation balls of the two norms, cut with the box of valid pixels: written once, used by every attack.
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from abc import ABC, abstractmethod

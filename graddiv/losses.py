@@ -1,4 +1,7 @@
-"""Losses, per example and never reduced.  All of them grow as the prediction gets worse."""
+"""Losses, per example and never reduced.  All of them grow as the prediction gets worse.
+
+In the paper: docs/equations.md.
+"""
 
 import torch
 from jaxtyping import Float, Int64

@@ -4,10 +4,8 @@ Python blocks run in a namespace of stand-ins.  A `graddiv` command runs in an e
 behind it the arguments of the longest entry of `SMALL` that it begins with.  A target of `make` has to exist.
 """
 
-import re
 import shlex
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +19,7 @@ from graddiv.cli import app
 from graddiv.recipes import recipe
 from graddiv.training import train
 from tests.helpers import CLASSES, images, labels, no_type_checks
+from tests.markdown import blocks, commands
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -53,24 +52,9 @@ SMALL: dict[str, tuple[str, ...]] = {
 """What makes a command small, by how it begins."""
 
 
-def blocks(*languages: str) -> list[str]:
-    """The fenced blocks of these languages; "" is none."""
-    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
-
-
-def commands(program: str) -> Iterator[str]:
-    """Every line of a shell block, and every `command` in the text, that calls the program."""
-    lines = [line for block in blocks("", "sh", "bash", "console") for line in block.splitlines()]
-    prose = re.sub(r"^```.*?^```$", "", README, flags=re.MULTILINE | re.DOTALL)
-    for text in [*lines, *re.findall(r"`([^`\n]+)`", prose)]:
-        command = text.split(" #")[0].removeprefix("$ ").strip()
-        if command.startswith(f"{program} "):
-            yield command
-
-
-COMMANDS = list(dict.fromkeys(commands("graddiv")))
-TARGETS = sorted({word for command in commands("make") for word in command.split()[1:] if "=" not in word})
-PYTHON = blocks("python")
+COMMANDS = list(dict.fromkeys(commands(README, "graddiv")))
+TARGETS = sorted({word for command in commands(README, "make") for word in command.split()[1:] if "=" not in word})
+PYTHON = blocks(README, "python")
 
 
 def stand_ins() -> dict[str, Any]:

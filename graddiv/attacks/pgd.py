@@ -1,4 +1,7 @@
-"""Projected gradient descent (Madry et al. 2018) and, as its one-step case, the fast gradient (sign) method."""
+"""Projected gradient descent (Madry et al. 2018) and, as its one-step case, the fast gradient (sign) method.
+
+In the paper: docs/equations.md.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,7 @@
-"""Attacks that are not meant to win: they show how much a gradient's direction matters, and what chance alone finds."""
+"""Attacks that are not meant to win: they show how much a gradient's direction matters, and what chance alone finds.
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from dataclasses import dataclass

@@ -61,8 +61,8 @@ def audit(
 ) -> Audit:
     """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
 
-    report = graddiv.audit(model, x, y, epsilon=8 / 255)
-    report.write("audits/mine")  # the page, the card, the adversarial examples
+        report = graddiv.audit(model, x, y, epsilon=8 / 255)
+        report.write("audits/mine")  # the page, the card, the adversarial examples
 
     model: a module, a RandomizedNetwork, a function x -> logits, a list of modules of which one answers at random, or
         the directory of a run.  In the mode in which it answers: nothing is switched.

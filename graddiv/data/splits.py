@@ -1,4 +1,7 @@
-"""The examples of a data set's splits, and its training batches."""
+"""The examples of a data set's splits, and its training batches.
+
+In the paper: docs/equations.md.
+"""
 
 from pathlib import Path
 

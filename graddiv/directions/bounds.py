@@ -1,6 +1,8 @@
 """How much one step can raise the expected loss: Delta(alpha g), and Theorem 1's bound on it.
 
 Delta(alpha g) = E[l_F(X + alpha g) - l_F(X)] = alpha g^.g + O(alpha^2), with g^ = E grad l_F(X).
+
+In the paper: docs/equations.md.
 """
 
 from collections.abc import Iterable, Sequence

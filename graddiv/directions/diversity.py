@@ -1,4 +1,7 @@
-"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss."""
+"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss.
+
+In the paper: docs/equations.md.
+"""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -2,6 +2,8 @@
 
 Gradients are those of the soft margin s.  A loss l(s) of one model has gradient l'(s) grad s, so directions come from
 grad s, exactly, and means over models are means of grad s with weights l'(s).
+
+In the paper: docs/equations.md.
 """
 
 from collections.abc import Callable, Iterable

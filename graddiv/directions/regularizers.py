@@ -1,6 +1,8 @@
 """The GradDiv regularizers: pure functions of the unit gradients v: n b p -> b, one value for each example.
 
 All of them see the gradients through their cosines, an n x n Gram matrix per example, kept in float64.
+
+In the paper: docs/equations.md.
 """
 
 from collections.abc import Callable

@@ -2,6 +2,8 @@
 
 pdf(v; mu, kappa) = C_p(kappa) exp(kappa mu.v), C_p(kappa) = kappa^(p/2-1) / ((2 pi)^(p/2) I_{p/2-1}(kappa)).
 Everything is batched over examples, in float64.
+
+In the paper: docs/equations.md.
 """
 
 import math

@@ -3,6 +3,8 @@
 The five behaviours that reveal obfuscated gradients (Athalye et al. 2018) and whether the attacks have converged, each
 with a verdict and the numbers behind it.  Two attacks are compared by the examples on which only one of them succeeds,
 as judged by an ensemble that had no part in choosing which attacks are compared.
+
+In the paper: docs/equations.md.
 """
 
 import math

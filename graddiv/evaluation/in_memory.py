@@ -38,9 +38,9 @@ def evaluate(
 ) -> list[AttackRecord]:
     """The records of a network in memory, on tensors or arrays x and y, a data set, or a DataLoader.
 
-    records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3, progress=True)
-    for epsilon, rows in table_per_epsilon(records).items():
-        for row in rows: print(epsilon, row.label, row.accuracy)
+        records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3, progress=True)
+        for epsilon, rows in table_per_epsilon(records).items():
+            for row in rows: print(epsilon, row.label, row.accuracy)
 
     The suite "strong" chooses its modes and n itself.  What would make the numbers mean something else than they seem
     to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.

@@ -1,4 +1,7 @@
-"""Attacks x modes x epsilons x repeats: each cell a record, success judged on models the attack never saw."""
+"""Attacks x modes x epsilons x repeats: each cell a record, success judged on models the attack never saw.
+
+In the paper: docs/equations.md.
+"""
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace

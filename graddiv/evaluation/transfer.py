@@ -1,4 +1,7 @@
-"""Do adversarial images of one sample model fool the others?"""
+"""Do adversarial images of one sample model fool the others?
+
+In the paper: docs/equations.md.
+"""
 
 from pathlib import Path
 

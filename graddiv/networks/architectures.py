@@ -2,6 +2,8 @@
 
 Randomness comes from outside: `bayesian`, `pni`, `rse`, `mixup_inference`.  C(c, k, s, p) below is a convolution with c
 output channels, F(c) a linear layer, MP and AP max and average pooling by 2.
+
+In the paper: docs/equations.md.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,7 @@
-"""Gaussian posteriors over weights: the Bayesian network of Adv-BNN (Liu et al. 2019)."""
+"""Gaussian posteriors over weights: the Bayesian network of Adv-BNN (Liu et al. 2019).
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from typing import Literal, get_args

@@ -1,4 +1,7 @@
-"""Mixup inference (Pang et al. 2020): classify a mixture of x with images of other, or of the predicted, class."""
+"""Mixup inference (Pang et al. 2020): classify a mixture of x with images of other, or of the predicted, class.
+
+In the paper: docs/equations.md.
+"""
 
 from dataclasses import dataclass
 from typing import Literal, get_args

@@ -1,4 +1,7 @@
-"""Parametric noise injection (He et al. 2019)."""
+"""Parametric noise injection (He et al. 2019).
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from typing import Literal, get_args

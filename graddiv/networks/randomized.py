@@ -2,6 +2,8 @@
 
 `draw(seed)` makes a noise value, `bind(noise)` the sample model f: x -> logits that belongs to it.  The same noise
 gives the same function, so nothing samples behind the caller's back.
+
+In the paper: docs/equations.md.
 """
 
 from abc import ABC, abstractmethod

@@ -1,4 +1,7 @@
-"""Random self-ensemble (Liu et al. 2018): Gaussian noise on the input of every convolution."""
+"""Random self-ensemble (Liu et al. 2018): Gaussian noise on the input of every convolution.
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from collections.abc import Sequence

@@ -1,6 +1,8 @@
 """Every table and figure of the paper: the runs it compares, what is measured of them, and what draws it.
 
 Data only: planning.py turns it into a plan, stages.py carries that out.  The paper's own values are in published/.
+
+In the paper: docs/equations.md.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,4 +1,7 @@
-"""Recipes by name, composed of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`."""
+"""Recipes by name, composed of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`.
+
+In the paper: docs/equations.md.
+"""
 
 import re
 from collections.abc import Mapping, Sequence

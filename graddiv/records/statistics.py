@@ -1,4 +1,7 @@
-"""Statistics of records: shares with their spread and interval, Totals, paired comparisons."""
+"""Statistics of records: shares with their spread and interval, Totals, paired comparisons.
+
+In the paper: docs/equations.md.
+"""
 
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

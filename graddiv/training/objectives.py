@@ -1,4 +1,7 @@
-"""What is minimised: L(X; theta) + lam R_GradDiv(X; theta), as one module, so that DDP can wrap all of it."""
+"""What is minimised: L(X; theta) + lam R_GradDiv(X; theta), as one module, so that DDP can wrap all of it.
+
+In the paper: docs/equations.md.
+"""
 
 import math
 

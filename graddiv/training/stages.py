@@ -1,4 +1,7 @@
-"""When what happens in training: the stages of an experiment in steps."""
+"""When what happens in training: the stages of an experiment in steps.
+
+In the paper: docs/equations.md.
+"""
 
 from typing import NamedTuple
 

@@ -1,0 +1,123 @@
+"""Docstrings are written for people who read the source: plain text, `names` in backticks, "argument: what it is".
+
+Here they become reStructuredText, and the table of public names is made of them.
+"""
+
+import re
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx import addnodes
+from sphinx.application import Sphinx
+from sphinx.environment import BuildEnvironment
+from sphinx.util.docutils import SphinxDirective
+from sphinx.util.nodes import make_refnode
+
+REFERENCE = Path(__file__).parent.parent / "api"
+MODULES = [
+    module
+    for page in sorted(REFERENCE.glob("*.md"))
+    for module in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
+]
+"""Those that the reference describes."""
+
+ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (.*)")
+KEPT = re.compile(r"(`[^`]+`|(?<![\w*])\*\w[^*`]*\w\*(?![\w*]))")
+PAGE = re.compile(r"\bdocs/([\w/-]+)\.md\b")
+
+
+def restructured(lines: list[str]) -> list[str]:
+    """The lines of a docstring as reStructuredText."""
+    made: list[str] = []
+    code = arguments = False
+    for line in lines:
+        arguments = arguments or not made or not made[-1]  # they begin a paragraph, and follow each other
+        argument = ARGUMENT.fullmatch(line) if arguments else None
+        if line.startswith("    ") and (code or not made or not made[-1]):
+            if not code:
+                made += ["::", ""]
+            made.append(line)
+            code = True
+        elif not line:
+            made.append("")
+        else:
+            code = False
+            if argument:
+                made += ["", f"- **{argument[1]}**: {escaped(argument[2])}"]
+            else:
+                arguments = arguments and line.startswith(" ")
+                indent = "  " if line.startswith(" ") else ""
+                made.append(indent + escaped(line.strip()))
+    return made
+
+
+def escaped(text: str) -> str:
+    """Formulas keep their stars, bars and underscores; `code` and *emphasis* stay what they are."""
+    parts = KEPT.split(text)
+    return "".join(kept(p) if i % 2 else linked(re.sub(r"([\\*|_])", r"\\\1", p)) for i, p in enumerate(parts))
+
+
+def kept(part: str) -> str:
+    """`code` has two backticks in reStructuredText."""
+    return f"`{part}`" if part.startswith("`") else part
+
+
+def linked(text: str) -> str:
+    """docs/NAME.md -> a link."""
+    return PAGE.sub(r":doc:`docs/\1.md </\1>`", text)
+
+
+def process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """What autodoc found, rewritten in place."""
+    lines[:] = restructured(lines)
+
+
+def home(name: str) -> str:
+    """The described module that offers a public name of graddiv."""
+    import graddiv
+
+    for module in map(import_module, MODULES):
+        if name in getattr(module, "__all__", ()) or getattr(graddiv, name).__module__ == module.__name__:
+            return module.__name__
+    raise LookupError(f"no page of docs/api describes a module that offers graddiv.{name}")
+
+
+class PublicNames(SphinxDirective):
+    """The names of `graddiv.__all__` with their first lines, each a link to its description."""
+
+    def run(self) -> list[nodes.Node]:
+        import graddiv
+
+        lines = ["| name | what it is |", "|---|---|"]
+        for name in graddiv.__all__:
+            if not name.startswith("__"):
+                first = (getattr(graddiv, name).__doc__ or "").strip().splitlines()[0]
+                cell = re.sub(r"([|_])", r"\\\1", first)
+                lines.append(f"| {{py:obj}}`{name} <{home(name)}.{name}>` | {cell} |")
+        return self.parse_text_to_nodes("\n".join(lines))
+
+
+def resolve_by_name(
+    app: Sphinx, env: BuildEnvironment, node: addnodes.pending_xref, contnode: nodes.Element
+) -> nodes.Element | None:
+    """A type is named where it is defined, and described where it is exported: find it by its last name."""
+    if node.get("refdomain") != "py":
+        return None
+    last = node["reftarget"].rsplit(".", 1)[-1]
+    domain = env.domains.python_domain
+    found = [name for name in domain.objects if name.rsplit(".", 1)[-1] == last and name.startswith("graddiv.")]
+    if not last[:1].isupper() or not found:
+        return None
+    name = min(found, key=len)
+    docname, anchor = domain.objects[name].docname, domain.objects[name].node_id
+    return make_refnode(app.builder, node["refdoc"], docname, anchor, contnode, name)
+
+
+def setup(app: Sphinx) -> dict[str, Any]:
+    """Register with Sphinx."""
+    app.connect("autodoc-process-docstring", process_docstring)
+    app.connect("missing-reference", resolve_by_name)
+    app.add_directive("public-names", PublicNames)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

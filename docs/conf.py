@@ -1,0 +1,63 @@
+"""How Sphinx builds the site: `make docs`."""
+
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE / "_extensions"))
+
+# What the tutorials start: the Python that builds the site, its programs first, and one thread for each, so that what
+# they take does not depend on the machine.
+os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("COLUMNS", "100")
+os.environ["TERM"] = "dumb"
+
+import graddiv  # noqa: E402
+
+project = "graddiv"
+author = "The graddiv developers"
+version = release = graddiv.__version__
+project_copyright = "The graddiv developers, MIT licence"
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.linkcode",
+    "docstrings",
+    "drawings",
+    "gallery",
+    "repository",
+]
+exclude_patterns = ["_build", "_extensions"]
+
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_in_temp = True
+nb_execution_raise_on_error = True
+nb_execution_timeout = 600  # of a cell, on a machine that others keep busy
+nb_merge_streams = True
+suppress_warnings = ["mystnb.unknown_mime_type"]
+
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+autodoc_inherit_docstrings = False
+autodoc_typehints_format = "short"
+python_use_unqualified_type_names = True
+maximum_signature_line_length = 100
+add_module_names = False
+toc_object_entries_show_parents = "hide"
+
+html_theme = "furo"
+html_title = f"graddiv {version}"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sphinx = False
+pygments_style = "friendly"
+pygments_dark_style = "monokai"
+
+
+from repository import linkcode_resolve  # noqa: E402, F401

@@ -1,0 +1,121 @@
+"""The pages of docs/: Python blocks run, commands are understood, links lead somewhere, equations and code name
+each other.
+
+The tutorials run when the site is built (`make docs`).  The blocks of a page run one after the other in one namespace,
+which begins with stand-ins for what the page leaves to its reader.
+"""
+
+import ast
+import importlib.util
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import nn
+from typer.main import get_command
+
+from graddiv import bayesian
+from graddiv.auditing import BUDGETS
+from graddiv.cli import app
+from graddiv.seeding import isolated
+from tests.audit import planted
+from tests.helpers import no_type_checks
+from tests.markdown import blocks, commands
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {str(p.relative_to(DOCS)): p.read_text() for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts}
+WITH_PYTHON = [name for name, text in PAGES.items() if blocks(text, "python")]
+SLOW = ("adversaries.md", "audit.md")
+EQUATIONS = re.findall(r"\]\(\.\./(graddiv/[\w/]+\.py)\)((?:[:,;]? *(?:and )?`\w+[^`]*`)*)", PAGES["equations.md"])
+
+
+def all_commands() -> list[tuple[str, str]]:
+    """(page, command) for every call of graddiv, also those under torchrun."""
+    found = []
+    for page, text in PAGES.items():
+        joined = text.replace("\\\n", " ")
+        under_torchrun = [f"graddiv {rest}" for rest in re.findall(r"-m graddiv -- +([^`\n]+)", joined)]
+        found += [(page, command) for command in (*commands(joined, "graddiv"), *under_torchrun)]
+    return list(dict.fromkeys(found))
+
+
+def stand_ins() -> dict[str, Any]:
+    """A module of the reader's (random by dropout), a randomized network, a stochastic model, a batch."""
+    x, y = planted.examples(12)
+    with isolated(0):
+        module = nn.Sequential(nn.Flatten(), nn.Linear(36, 16), nn.ReLU(), nn.Dropout(), nn.Linear(16, 4)).eval()
+    return {
+        **{"my_module": module, "network": module, "x": x, "y": y, "quilt": lambda x: x.round()},
+        **{"F": bayesian(planted.Linear(), prior_sigma=0.1), "model": planted.Noisy(planted.Linear())},
+    }
+
+
+def test_there_is_something_to_run() -> None:
+    assert {"adversaries.md", "audit.md", "concepts.md", "howto.md", "zoo.md"} <= set(WITH_PYTHON)
+    assert len(all_commands()) > 30
+    assert len(EQUATIONS) > 20
+
+
+@pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # the stand-ins are untrained
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow if page in SLOW else ()) for page in WITH_PYTHON]
+)
+def test_python_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(BUDGETS, "quick", planted.BUDGET)
+    namespace = stand_ins()
+    with no_type_checks():
+        for code in blocks(PAGES[page], "python"):
+            exec(compile(code, page, "exec"), namespace)
+
+
+@pytest.mark.parametrize(("page", "command"), all_commands())
+def test_commands_are_understood(page: str, command: str) -> None:
+    program: Any = get_command(app)
+    words = shlex.split(command)[1:]
+    while words and words[0] in getattr(program, "commands", {}):
+        program, words = program.commands[words[0]], words[1:]
+    assert not hasattr(program, "commands") or not words or words[0].startswith("--"), f"no command {words[0]}"
+    if words:  # otherwise the text only names it
+        with no_type_checks():
+            program.make_context(command, words)  # raises where a word or an option is unknown
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_other_commands_exist(page: str) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    for command in commands(PAGES[page], "make"):
+        for word in command.split()[1:]:
+            assert "=" in word or f"\n{word}:" in makefile, command
+    for module in re.findall(r"python -m ([\w.]+)", PAGES[page]):
+        if not module.endswith(".NAME"):  # which stands for any
+            assert importlib.util.find_spec(module) is not None, module
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_somewhere_on_github_too(page: str) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", PAGES[page]):
+        if "://" not in target:
+            assert ((DOCS / page).parent / target).exists(), target
+
+
+def test_equations_name_what_is_there() -> None:
+    for path, names in EQUATIONS:
+        tree = ast.parse((ROOT / path).read_text())
+        defined = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        defined |= {t.id for node in ast.walk(tree) if isinstance(node, ast.Assign) for t in node.targets
+                    if isinstance(t, ast.Name)}  # fmt: skip
+        for name in re.findall(r"`([\w.]+)", names):
+            assert set(name.split(".")) <= defined, f"{path} has no {name}"
+
+
+def test_code_and_equations_name_each_other() -> None:
+    naming = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "graddiv").rglob("*.py")
+        if "docs/equations.md" in (ast.get_docstring(ast.parse(path.read_text())) or "")
+    }
+    assert naming == {path for path, _ in EQUATIONS}
