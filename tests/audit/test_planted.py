@@ -65,7 +65,7 @@ def check_page(found: Audit, directory: Path) -> None:
     assert ("Evidence insufficient." in html) == (not found.complete)
     assert len(re.findall('<li id="check-', html)) == len(found.checks)
     for word in {item.verdict for item in (*found.checks.values(), *found.indicators)}:
-        assert word in html
+        assert word.capitalize() in html
     assert all((directory / link).exists() for link in re.findall(r'href="([^"#:]+)"', html))
 
 
