@@ -18,6 +18,8 @@ LAYERS = [  # from the ground up; a part of the package may import itself and lo
     {"networks"},
     {"directions"},
     {"data", "attacks"},
+    {"rules"},
+    {"objective"},
     {"experiment"},
     {"runs"},
     {"recipes"},
