@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a part of the package may import itself and lower layers
     {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records"}
-    | {"registries", "progress"},  # these may import each other
+    | {"registries", "progress", "extras"},  # these may import each other
     {"networks"},
     {"directions"},
     {"data", "attacks"},
