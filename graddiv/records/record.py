@@ -16,6 +16,8 @@ from jaxtyping import Float, Int, jaxtyped
 from graddiv import store
 from graddiv.errors import GradDivError
 
+CHECKLIST = "checklist.json"
+
 R = TypeVar("R", bound="Record")
 
 KINDS: dict[str, type["Record"]] = {}
