@@ -1,4 +1,7 @@
-"""What training minimises: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call."""
+"""What training minimises: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call.
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from dataclasses import dataclass

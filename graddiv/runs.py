@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Of run directories; a later version that changes them counts on."""
 
-"""The verdicts of the checklist, in the directory of the records that they are drawn from."""
-
 
 @dataclass
 class TrainingPosition:

@@ -150,6 +150,13 @@ def test_the_core_pulls_in_nothing_heavy() -> None:
     assert run(f"import sys; from graddiv import bayesian, randomize; print({heavy} & set(sys.modules))") == "set()"
 
 
+def test_the_core_needs_no_extra() -> None:
+    """All public names, with the packages of the extras out of reach."""
+    names = ["typer", "rich", "pydantic", "matplotlib", "jinja2", "optuna", "tensorboard"]
+    hide = f"import sys; sys.modules |= dict.fromkeys({names})"
+    assert run(f"{hide}; import graddiv; print(all(hasattr(graddiv, name) for name in graddiv.__all__))") == "True"
+
+
 def test_help_answers_at_once() -> None:
     def seconds() -> float:
         """Of processor time, so that a busy machine does not count."""

@@ -63,7 +63,7 @@ def test_there_is_something_to_run() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # after ten steps of training
-@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
+@pytest.mark.parametrize("code", [pytest.param(c, marks=[pytest.mark.slow] if "audit(" in c else []) for c in PYTHON])
 def test_python_blocks(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a whole program; small is only how many steps it takes, how many digits it sees, and the budget."""
     monkeypatch.setitem(BUDGETS, "quick", BUDGET)

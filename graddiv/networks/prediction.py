@@ -1,4 +1,7 @@
-"""What a randomized network predicts: the ensemble of several sample models decides."""
+"""What a randomized network predicts: the ensemble of several sample models decides.
+
+In the paper: docs/equations.md.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args

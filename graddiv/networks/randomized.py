@@ -2,6 +2,8 @@
 
 `draw(seed)` makes a noise value, `bind(noise)` the sample model f: x -> logits that belongs to it.  The same noise
 gives the same function, so nothing samples behind the caller's back.
+
+In the paper: docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
@@ -17,7 +19,7 @@ from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import logits_of
+from graddiv.networks.inputs import check_is_module, logits_of
 from graddiv.networks.modes import norm_layers as norm_layers
 from graddiv.networks.modes import running_statistics as running_statistics
 from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, predict
@@ -45,6 +47,7 @@ class RandomizedNetwork(nn.Module, ABC):
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
+        check_is_module(module)
         if isinstance(module, RandomizedNetwork):
             raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
         self.module = module

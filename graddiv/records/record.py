@@ -17,6 +17,7 @@ from graddiv import store
 from graddiv.errors import GradDivError
 
 CHECKLIST = "checklist.json"
+"""The verdicts of the checklist, in the directory of the records that they are drawn from."""
 
 R = TypeVar("R", bound="Record")
 
