@@ -145,7 +145,6 @@ def records(
     writer = csv.DictWriter(sys.stdout, columns, restval="")
     writer.writeheader()
     writer.writerows(lines)
-    suggest("graddiv report RUN draws tables and figures of them")
 
 
 def load_target(
