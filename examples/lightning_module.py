@@ -43,7 +43,12 @@ options = parser.parse_args()
 x, y = load("mnist-mini").batch(range(options.digits))
 test_x, test_y = load("mnist-mini", "test").batch(range(100))
 trainer = lightning.Trainer(
-    max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False
+    max_epochs=1,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
 )
 model = AdvBNN(mnist_cnn(0.05, seed=0), len(x))
 loader = DataLoader(TensorDataset(x, y), 64, shuffle=True)
