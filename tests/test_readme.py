@@ -4,6 +4,7 @@ Python blocks are whole programs.  A `graddiv` command runs in an empty director
 behind it the arguments of the longest entry of `SMALL` that it begins with.  A target of `make` has to exist.
 """
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
