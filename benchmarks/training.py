@@ -25,7 +25,7 @@ from graddiv.networks import GaussianNetwork
 from graddiv.performance import channels_last, keep_memory
 from graddiv.recipes import recipe
 from graddiv.seeding import generator
-from graddiv.training import Objective
+from graddiv.training import objective_of
 
 BATCH = 128
 SECTIONS = ("PGD", "loss", "regularizer", "sampling", "optimizer", "data")
@@ -79,7 +79,7 @@ class Ours:
         keep_memory()
         self.data, self.process = digits(), here
         F = channels_last(settings.build(self.data)).train()
-        self.objective = Objective(F, settings, 55000)
+        self.objective = objective_of(F, settings, 55000)
         self.wrapped = process.wrap(self.objective)
         self.optimizer = torch.optim.Adam(F.parameters(), lr=1e-3)
 
@@ -91,7 +91,7 @@ class Ours:
     def step(self, size: int = BATCH) -> None:
         x, y, ids = self.batch(size)
         self.optimizer.zero_grad(set_to_none=True)
-        self.wrapped(x, y, ids, 0).backward()
+        self.wrapped(x, y, step=0, ids=ids).backward()
         self.optimizer.step()
 
 

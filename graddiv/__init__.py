@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from graddiv.networks import straight_through as straight_through
     from graddiv.networks import total_variation as total_variation
     from graddiv.networks import wca as wca
+    from graddiv.objective import Adversary as Adversary
+    from graddiv.objective import Objective as Objective
     from graddiv.records import table as table
     from graddiv.records import table_per_epsilon as table_per_epsilon
 
@@ -61,6 +63,8 @@ _HOME = {
     "straight_through": "graddiv.networks",
     "total_variation": "graddiv.networks",
     "wca": "graddiv.networks",
+    "Adversary": "graddiv.objective",
+    "Objective": "graddiv.objective",
     "table": "graddiv.records",
     "table_per_epsilon": "graddiv.records",
 }

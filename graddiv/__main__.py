@@ -1,5 +1,23 @@
 """`python -m graddiv` is the `graddiv` command."""
 
-from graddiv.cli import main
+import sys
 
-main()
+from graddiv.extras import explained
+
+
+def main() -> None:
+    """Run the command line, or say which extra it needs."""
+    try:
+        from graddiv.cli import main as run
+
+        run()
+    except ModuleNotFoundError as error:
+        problem = explained(error)
+        if problem is None:
+            raise
+        print(f"graddiv: {problem}", file=sys.stderr)
+        sys.exit(2)
+
+
+if __name__ == "__main__":
+    main()

@@ -4,6 +4,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from graddiv.extras import require
+
 Listener = Callable[[float, float, str], None]
 """Told of the work done, of all the work there is, and of what is under way."""
 
@@ -18,6 +20,7 @@ def progress_bar() -> Iterator[Listener]:
     """A bar with the time left on a terminal, a line every half minute elsewhere; told (done, total, what)."""
     import time
 
+    require("cli")
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 

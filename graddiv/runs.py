@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, parse
+from graddiv.records.record import CHECKLIST as CHECKLIST
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 """Of run directories; a later version that changes them counts on."""
-
-CHECKLIST = "checklist.json"
-"""The verdicts of the checklist, in the directory of the records that they are drawn from."""
 
 
 @dataclass

@@ -1,5 +1,6 @@
 """Every example runs as users run it, only smaller, and prints what it promises."""
 
+import importlib.util
 import os
 import re
 import subprocess
@@ -15,9 +16,14 @@ ROOT = Path(__file__).parent.parent
 SMALL = {
     "attack_your_model.py": ("--steps", "60", "--examples", "30", "--m", "3"),
     "mc_dropout.py": ("--steps", "8", "--batch", "16"),
+    "lightning_module.py": ("--digits", "256"),
+    "hugging_face_trainer.py": ("--digits", "256"),
     "graddiv_in_your_loop.py": ("--epochs", "3", "--digits", "256", "--width", "0.05", "--examples", "10"),
 }
 """Arguments that make an example small."""
+
+NEEDS = {"lightning_module.py": "lightning", "hugging_face_trainer.py": "transformers"}
+"""Packages that an example needs and graddiv does not."""
 
 PROMISED = {
     "attack_your_model.py": (
@@ -29,6 +35,8 @@ PROMISED = {
         *(r"0 loss \d\.\d+", r"2 loss \d\.\d+"),
         *(rf"{step} loss \d\.\d+ lam 0\.500 R -?0\.\d+ cosine -?0\.\d+" for step in (4, 6, 8)),
     ),
+    "lightning_module.py": (r"accuracy of the ensemble \d+\.\d%",),
+    "hugging_face_trainer.py": (r"\{.*train_loss.*\}", r"accuracy of the ensemble \d+\.\d%"),
     "graddiv_in_your_loop.py": (
         "Bayesian network",
         *(rf"  epoch {epoch}: loss \d\.\d+, lambda 0\.00" for epoch in (1, 2, 3)),
@@ -50,6 +58,8 @@ def test_every_example_is_run() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_prints_what_it_promises(name: str) -> None:
+    if name in NEEDS and importlib.util.find_spec(NEEDS[name]) is None:
+        pytest.skip(f"{NEEDS[name]} is not installed")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, str(ROOT / "examples" / name), *SMALL[name]]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)

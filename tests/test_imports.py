@@ -14,10 +14,12 @@ PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a part of the package may import itself and lower layers
     {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records"}
-    | {"registries", "progress"},  # these may import each other
+    | {"registries", "progress", "extras"},  # these may import each other
     {"networks"},
     {"directions"},
     {"data", "attacks"},
+    {"rules"},
+    {"objective"},
     {"experiment"},
     {"runs"},
     {"recipes"},
@@ -146,6 +148,13 @@ def test_recipes_and_runs_are_read_without_torch() -> None:
 def test_the_core_pulls_in_nothing_heavy() -> None:
     heavy = "{'scipy', 'matplotlib', 'pydantic', 'typer', 'optuna', 'pandas', 'sklearn', 'torchvision'}"
     assert run(f"import sys; from graddiv import bayesian, randomize; print({heavy} & set(sys.modules))") == "set()"
+
+
+def test_the_core_needs_no_extra() -> None:
+    """All public names, with the packages of the extras out of reach."""
+    names = ["typer", "rich", "pydantic", "matplotlib", "jinja2", "optuna", "tensorboard"]
+    hide = f"import sys; sys.modules |= dict.fromkeys({names})"
+    assert run(f"{hide}; import graddiv; print(all(hasattr(graddiv, name) for name in graddiv.__all__))") == "True"
 
 
 def test_help_answers_at_once() -> None:

@@ -1,24 +1,24 @@
 """README's code and commands run as they stand there, whatever stands there: small is only what they are given.
 
-Python blocks run in a namespace of stand-ins.  A `graddiv` command runs in an empty directory through the command line,
+Python blocks are whole programs.  A `graddiv` command runs in an empty directory through the command line,
 behind it the arguments of the longest entry of `SMALL` that it begins with.  A target of `make` has to exist.
 """
 
+import re
 import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from torch import nn
 from typer.testing import CliRunner
 
-from graddiv.attacks.registry import ATTACKS
+from graddiv.auditing import BUDGETS
 from graddiv.cli import app
 from graddiv.recipes import recipe
 from graddiv.training import train
-from tests.helpers import CLASSES, images, labels, no_type_checks
+from tests.audit.planted import BUDGET
+from tests.helpers import no_type_checks
 from tests.markdown import blocks, commands
 
 ROOT = Path(__file__).parent.parent
@@ -57,37 +57,30 @@ TARGETS = sorted({word for command in commands(README, "make") for word in comma
 PYTHON = blocks(README, "python")
 
 
-def stand_ins() -> dict[str, Any]:
-    """What README leaves to its reader: a module (random by dropout), a batch, its loss, the step of training."""
-    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Dropout(), nn.Linear(8, CLASSES))
-    module = module.double().eval()
-    return {
-        **{"my_module": module, "my_stochastic_module": module, "x": images(2), "y": labels(2), "step": 10_000},
-        "task_loss": torch.zeros((), dtype=torch.float64),
-    }
-
-
 def test_there_is_something_to_run() -> None:
     assert COMMANDS
     assert PYTHON
     assert {"demo", "test"} <= set(TARGETS)
 
 
-@pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # the stand-ins are untrained
-@pytest.mark.parametrize("code", PYTHON, ids=range(len(PYTHON)))
-def test_python_blocks(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, entry in ATTACKS.items():  # two iterations each
-        quick = {"quick": 2} if entry.iterations.get("quick", 1) > 1 else {}
-        monkeypatch.setitem(ATTACKS, name, entry._replace(iterations={**entry.iterations, **quick}))
-    namespace = stand_ins()
+@pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # after ten steps of training
+@pytest.mark.parametrize("code", [pytest.param(c, marks=[pytest.mark.slow] if "audit(" in c else []) for c in PYTHON])
+def test_python_blocks(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each is a whole program; small is only how many steps it takes, how many digits it sees, and the budget."""
+    monkeypatch.setitem(BUDGETS, "quick", BUDGET)
+    monkeypatch.chdir(tmp_path)
+    small = re.sub(r"range\((?:200|300)\):", "range(10):", code).replace("range(100)", "range(12)")
+    small = small.replace("warmup=50, rampup=100", "warmup=2, rampup=2")
+    namespace: dict[str, Any] = {}
     with no_type_checks():
-        exec(compile(code, "README.md", "exec"), namespace)
-    if "loss" in namespace:
-        assert namespace["loss"].requires_grad
-        assert namespace["loss"] != 0
-    if "records" in namespace:
-        assert all(len(record.correct) == 2 for record in namespace["records"])
-        assert namespace["row"].accuracy.mean <= 1
+        exec(compile(small, "README.md", "exec"), namespace)
+    assert namespace["loss"].requires_grad
+    if "objective" in namespace:
+        assert set(namespace["objective"].parts) == {"loss", "adversarial", "kl", "graddiv"}
+        sigma = next(iter(namespace["F"].log_sigma.values()))
+        assert sigma.std() > 0  # it learnt
+    if "report" in namespace:
+        assert (tmp_path / "audits" / "mc-dropout" / "report.html").exists()
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -22,7 +22,6 @@ from graddiv.evaluation import Target
 from graddiv.evaluation.batches import run
 from graddiv.evaluation.target import fingerprint
 from graddiv.geometry import L2, Geometry, Linf
-from graddiv.report.board import write_board
 
 SLACK = 1e-5
 """How far beyond the ball an image may lie by rounding."""
@@ -34,6 +33,8 @@ def board(directory: Path) -> Path:
     if not paths:
         raise GradDivError(f"there is no {CARD} below {directory}: 'graddiv audit' makes one")
     cards = [(str(path.parent.relative_to(directory)), read_card(path)) for path in paths]
+    from graddiv.report.board import write_board
+
     return write_board(ranked(cards), directory)
 
 

@@ -22,7 +22,6 @@ from graddiv.evaluation.look import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize
 from graddiv.networks.ensemble import ensemble
 from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
-from graddiv.runs import Run
 
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
 """What can be audited."""
@@ -141,6 +140,8 @@ def network_of(
     device: where the network goes; it stays where it is if None.
     """
     if isinstance(model, str | Path):
+        from graddiv.runs import Run
+
         run = Run(Path(model))
         return Given(run.network(data_root).to(device), run.experiment.run_name, run.experiment.random)
     if isinstance(model, RandomizedNetwork):

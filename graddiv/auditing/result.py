@@ -21,7 +21,6 @@ from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.verdicts import Item
 from graddiv.geometry import Geometry
 from graddiv.records import AttackRecord
-from graddiv.report.audit import AuditPage, write_page
 
 INSUFFICIENT = 3
 """The exit code of an audit whose evidence is not sufficient."""
@@ -113,6 +112,8 @@ class Audit:
         write_images(self, out / ADVERSARIAL)
         store.write_json(out / CARD, self.card)
         x = self.attacked.clean.images
+        from graddiv.report.audit import AuditPage, write_page
+
         shown = AuditPage(self.card, self.attacked.clean, self.attacked.attacks, self.attacked.radii, x, self.x_adv)
         return write_page(shown, out)
 

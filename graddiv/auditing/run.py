@@ -25,6 +25,7 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Target, predict
 from graddiv.evaluation.arguments import check_counts, folder_of, radius_of
 from graddiv.evaluation.batches import WorkListener, writing
+from graddiv.extras import require
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import listening
@@ -84,6 +85,8 @@ def audit(
     device: where the network goes; it stays where it is if None.
     data_root: the folder of the official data files.
     """
+    if out is not None:
+        require("report")  # now, not after an hour
     spent = BUDGETS[budget] if isinstance(budget, str) else budget
     for key in about or {}:
         if key not in ABOUT:

@@ -21,9 +21,9 @@ from graddiv.errors import GradDivError, GradDivWarning
 
 app = typer.Typer(
     name="graddiv",
-    epilog="Start with 'graddiv doctor': what is installed, which data sets were found and what is missing.",
+    epilog="Start with 'graddiv doctor': what is installed, which data sets were found and what is missing. "
+    "'graddiv --install-completion' completes commands in your shell.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )

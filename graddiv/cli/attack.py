@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, number, progress_bar, words
+from graddiv.cli.common import leads, number, progress_bar, suggest, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
 
@@ -122,6 +122,7 @@ def attack(
     if leads():
         print_records(records)
         typer.echo(f"records: {directory}")
+        suggest(f"graddiv report {run}, or graddiv attack {run} --suite strong")
 
 
 def records(
@@ -137,6 +138,7 @@ def records(
         others = sorted({record.kind for record in found if isinstance(record, MeasurementRecord)})
         if others:
             typer.echo(f"also there, for --csv and the report: {', '.join(others)}")
+        suggest(f"graddiv records {directory} --csv, or graddiv report RUN")
         return
     lines = as_rows(found)
     columns = list(dict.fromkeys(key for line in lines for key in line))

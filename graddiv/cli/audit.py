@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, number, progress_bar, words
+from graddiv.cli.common import leads, number, progress_bar, suggest, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.measure import print_items
 from graddiv.cli.train import Device
@@ -91,6 +91,9 @@ def audit(
     if leads():
         _print(found)
         typer.echo(f"report: {directory / 'report.html'}")
+        suggest(
+            f"open it in a browser; docs/audit.md says how to read it; graddiv board {directory.parent} ranks audits"
+        )
     raise typer.Exit(found.exit_code)
 
 
@@ -99,6 +102,7 @@ def board(directory: Annotated[Path, typer.Argument(help="A directory with audit
     from graddiv.auditing.board import board as make
 
     typer.echo(f"board: {make(directory)}")
+    suggest("open it in a browser; graddiv rescore CARD --model FILE:FACTORY checks an entry")
 
 
 def rescore(
@@ -123,6 +127,7 @@ def rescore(
     typer.echo(f"per draw: {100 * found['per_draw'].mean:.1f} %")
     if images is not None:
         typer.echo("the card is lowered" if found["lowered"] else "the card stays as it is")
+    suggest("graddiv board DIRECTORY ranks it again, in the directory that holds the audits")
 
 
 def _print(found: "Audit") -> None:

@@ -2,10 +2,17 @@
 
 from fractions import Fraction
 
+import typer
+
 from graddiv.errors import GradDivError
 from graddiv.progress import leads, progress_bar
 
-__all__ = ["leads", "number", "progress_bar", "whole_number", "words"]
+__all__ = ["leads", "number", "progress_bar", "suggest", "whole_number", "words"]
+
+
+def suggest(what: str) -> None:
+    """The last line of a command: what to do next."""
+    typer.echo(f"next: {what}", err=True)
 
 
 def words(text: str) -> list[str]:

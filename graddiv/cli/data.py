@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from graddiv.cli.common import suggest
+
 app = typer.Typer(help="List, verify and fetch the data sets.", no_args_is_help=True)
 
 DataRoot = Annotated[
@@ -30,6 +32,7 @@ def list_(data_root: DataRoot = None) -> None:
         train, test = source.training_examples, source.sizes["test"]
         sizes = f"{train:>6} train {source.held_out:>5} validation {test:>6} test"
         print(f"{source.name:<11} {shape:<8} {sizes}  {status(source, data_root)}")
+    suggest("graddiv train NAME/adv-bnn --scale demo; graddiv recipes lists all")
 
 
 @app.command()
@@ -53,6 +56,7 @@ def verify(
             for copy, md5 in findings:
                 print(f"{source.name}: {copy.path}: {_verdict(md5, copy.md5)}")
             failed |= any(md5 != copy.md5 for copy, md5 in findings)
+    suggest("graddiv data fetch NAME for what is wrong or missing" if failed else "graddiv recipes")
     if failed:
         raise typer.Exit(1)
 
@@ -73,6 +77,7 @@ def fetch(name: Annotated[str, typer.Argument(help="The data set to download.")]
         root = fetch_root(source, data_root)
         download(source, root, _progress)
         print(f"{name}: fetched and verified in {root}")
+    suggest(f"graddiv train {name}/adv-bnn --scale demo")
 
 
 def _verdict(md5: str | None, expected: str) -> str:

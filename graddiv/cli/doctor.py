@@ -10,14 +10,13 @@ from typing import Annotated
 import typer
 
 from graddiv import __version__
+from graddiv.cli.common import suggest
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
 from graddiv.errors import GradDivWarning
+from graddiv.extras import EXTRAS
 
-REQUIRED = (
-    "torch", "numpy", "scipy", "jaxtyping", "pydantic", "safetensors", "optuna", "matplotlib", "jinja2",
-    "typer", "rich",
-)  # fmt: skip
+REQUIRED = ("torch", "numpy", "scipy", "jaxtyping", "safetensors")
 """Those of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
 PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox", "eagerpy", "numba", "llvmlite")
 """Those of requirements/peers.txt."""
@@ -47,6 +46,7 @@ def doctor(
     if run is not None:
         if not _is_intact(run):
             raise typer.Exit(1)
+        suggest(f"graddiv report {run}")
         return
     import torch
 
@@ -57,6 +57,9 @@ def doctor(
     _row("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
     for package in REQUIRED:
         _row(package, _installed(package) or f"missing; get it with 'pip install {package}'")
+    for extra, packages in EXTRAS.items():
+        for package in packages:
+            _row(package, _installed(package) or f"missing; get it with 'pip install graddiv[{extra}]'")
     for package in PEERS if peers else ():
         _row(package, _installed(package) or f"missing, only tests use it; 'pip install --no-deps {package}'")
 
@@ -72,6 +75,7 @@ def doctor(
         _row(name, status(lookup(name), data_root))
     if selfcheck and not _selfcheck(device):
         raise typer.Exit(1)
+    suggest("graddiv reproduce demo --quick, or graddiv data fetch NAME for a data set that is missing")
 
 
 def _is_intact(directory: Path) -> bool:

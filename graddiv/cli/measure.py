@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from graddiv.cli.attack import Batch, Epsilon, Examples, Out, RunPath, Seed, Split, load_target, radii_of
-from graddiv.cli.common import leads, number, progress_bar, words
+from graddiv.cli.common import leads, number, progress_bar, suggest, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
 from graddiv.errors import GradDivError
@@ -109,6 +109,7 @@ def _make(
         for record in records:
             typer.echo(record.summary)
         typer.echo(f"records: {directory}")
+        suggest(f"graddiv report {run}")
 
 
 def checklist(
@@ -154,6 +155,7 @@ def checklist(
     if leads():
         print_items(items, f"{target.name}: epsilon {radius:.4g}, {len(target.data)} {split} examples")
         typer.echo(f"written: {directory / CHECKLIST}")
+        suggest(f"graddiv attack {run} --suite strong, or graddiv report {run}")
 
 
 def sweep(
@@ -222,6 +224,7 @@ def sweep(
                 typer.echo(f"  {value:<8.4g} {100 * a.mean:6.2f} %{spread}   (test set, 95 %: {interval})")
         for directory in directories:
             typer.echo(f"records: {directory}")
+        suggest(f"graddiv report {' '.join(map(str, runs))}")
 
 
 def print_items(items: "list[Item]", title: str) -> None:

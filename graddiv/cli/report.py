@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from graddiv.cli.common import number
+from graddiv.cli.common import number, suggest
 from graddiv.errors import GradDivError
 
 
@@ -59,3 +59,4 @@ def report(
     page, tables = render(plan, directory, PaperValues)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")
+    suggest("open it in a browser; graddiv report ... --archive DIR keeps it with its records")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, progress_bar, whole_number, words
+from graddiv.cli.common import leads, progress_bar, suggest, whole_number, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device, Overrides
 from graddiv.errors import GradDivError
@@ -13,6 +13,7 @@ from graddiv.errors import GradDivError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from graddiv.paper.entries import Entry
     from graddiv.paper.stages import Stage, StageRunner
     from graddiv.report.output import Table
 
@@ -46,6 +47,7 @@ def reproduce(
             "did, instead of what is strongest on randomized networks."
         ),
     ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="Of the demo: a minute of it, without training.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Overwrite a report of another target or scale.")] = False,
     data_root: DataRoot = None,
@@ -58,13 +60,15 @@ def reproduce(
     """
     from rich.console import Console
 
-    from graddiv.paper.entries import entries_of
+    from graddiv.paper.entries import QUICK_DEMO, entries_of
 
     console = Console()
     if list_ or target is None:
         _list(console)
         return
-    entries = entries_of(target)
+    if quick and target != "demo":
+        raise GradDivError(f"--quick is a shorter demo, but the target is {target}: take --scale demo for it")
+    entries = QUICK_DEMO if quick else entries_of(target)
     from graddiv.distributed import join_processes
     from graddiv.experiment import duration
     from graddiv.paper.planning import Request, plan_report
@@ -77,12 +81,12 @@ def reproduce(
     keep_memory()
     scale = scale or ("demo" if target == "demo" else "quick")
     request = Request(
-        entries, scale, data, overrides, [whole_number(seed) for seed in words(seeds)], suite == "published"
+        entries, scale, data, overrides, [whole_number(seed) for seed in words(seeds)], suite == "published", quick
     )
     if suite not in ("", "published"):
         raise GradDivError(f"--suite is {suite!r}, expected published, or nothing for the strongest rules")
     stages, plan = stages_of(request, runs), plan_report(request, runs)
-    directory = out or Path("reports") / f"{target}-{scale}"
+    directory = out or Path("reports") / f"{target}-{'quick' if quick else scale}"
     with join_processes(device) as process:
         runner = StageRunner(process, str(data_root) if data_root else None)
         left, missing = _estimates(runner, stages)
@@ -97,13 +101,15 @@ def reproduce(
         if missing is not None and not dry_run:
             raise missing
         if dry_run:
+            suggest("the same command without --dry-run")
             if missing is not None:
                 console.print(f"but first: {missing}", highlight=False)
             return
         if leads():
             claim(
                 directory,
-                {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds, "suite": suite},
+                {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds, "suite": suite}
+                | ({"quick": True} if quick else {}),
                 force,
             )
         for number, stage in enumerate(stages, 1):
@@ -121,6 +127,7 @@ def reproduce(
             if len(made.columns) <= FITS:
                 _print(console, made)
         console.print(f"report: {page}", highlight=False)
+        suggest("open it in a browser; graddiv reproduce --list has all other tables and figures")
 
 
 def _estimates(runner: "StageRunner", stages: "list[Stage]") -> "tuple[dict[Stage, float | None], GradDivError | None]":
@@ -161,7 +168,14 @@ def _list(console: "Console") -> None:
     from graddiv.recipes import SCALES
 
     longest = max(map(len, targets()))
-    table = Table(Column("target", no_wrap=True, min_width=longest), "what", *SCALES, box=None, pad_edge=False)
+    table = Table(
+        Column("target", no_wrap=True, min_width=longest),
+        "what",
+        *SCALES,
+        Column("picture", overflow="fold"),
+        box=None,
+        pad_edge=False,
+    )
     for name, entries in targets().items():
         costs = []
         for scale in SCALES:
@@ -170,8 +184,25 @@ def _list(console: "Console") -> None:
                 {e.run_name: e for entry in entries for e in entry.experiments(scale, None, ())} if possible else {}
             )
             costs.append(duration(sum(e.work for e in experiments.values()) / TWO_CORES) if possible else "")
-        table.add_row(name, entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures", *costs)
+        table.add_row(
+            name,
+            entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures",
+            *costs,
+            _picture(name, entries),
+        )
     console.print(table)
     console.print(
         "\nThe time to train on two CPU cores, about; 'graddiv reproduce TARGET --dry-run' adds what is measured."
+        "\nPictures are those that were drawn below this directory before."
     )
+    suggest("graddiv reproduce demo --quick, a minute")
+
+
+def _picture(target: str, entries: "tuple[Entry, ...]") -> str:
+    """A picture of the target that is already there: of its own report, or of the study that comes with a checkout."""
+    first = entries[0]
+    places = [Path("reports") / f"{target}-{scale}" for scale in ("paper", "quick", "demo")]
+    places += [Path("results") / "mnist-study"] if first.data == "mnist" else []
+    names = [first.name, *(render.renderer for render in first.renders)]
+    found = (place / f"{name}.png" for place in places for name in names)
+    return next((str(path) for path in found if path.exists()), "")

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, number, words
+from graddiv.cli.common import leads, number, suggest, words
 from graddiv.cli.data import DataRoot
 
 if TYPE_CHECKING:
@@ -86,6 +86,7 @@ def train(
         )
     if leads():
         typer.echo(f"trained: {directory}")
+        suggest(f"graddiv attack {directory}, or graddiv audit {directory}")
 
 
 def tune(
@@ -150,6 +151,7 @@ def tune(
     _show(results)
     if results and (best := results[0]).robust is not None:
         typer.echo(f"best: --set graddiv.regularizer={best.regularizer} --set graddiv.lam={best.lam}")
+        suggest("graddiv train with these settings, and another --seed if you report its accuracy")
 
 
 def _show(results: "list[Result]") -> None:
@@ -186,12 +188,14 @@ def recipes(context: typer.Context) -> None:
         f"{', '.join(REGULARIZERS)}.\n"
         "'graddiv recipes show NAME --scale quick' prints one in full, to start your own from."
     )
+    suggest("graddiv train NAME --scale demo")
 
 
 @app.command()
 def show(recipe: Recipe, scale: Scale = "paper", overrides: Overrides = []) -> None:  # noqa: B006
     """Print a recipe fully resolved, as a TOML file that 'graddiv train' takes."""
     typer.echo(_experiment(recipe, scale, overrides, None).to_toml(), nl=False)
+    suggest("graddiv train FILE.toml, with this text in it, changed as you like")
 
 
 def _experiment(

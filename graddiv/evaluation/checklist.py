@@ -27,7 +27,7 @@ from graddiv.evaluation.target import Target
 from graddiv.evaluation.verdicts import Item, Outcome
 from graddiv.geometry import Geometry, Linf
 from graddiv.records import AttackRecord, flips
-from graddiv.runs import CHECKLIST
+from graddiv.records.record import CHECKLIST
 
 SIGNIFICANCE = 0.01
 """A difference counts if chance alone would give such one-sided flips with less than this probability."""

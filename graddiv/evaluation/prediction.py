@@ -1,96 +1,20 @@
-"""What a randomized network predicts: the ensemble of several sample models decides.
-
-In the paper: docs/equations.md.
-"""
-
-from collections.abc import Iterator
-from typing import Literal, NamedTuple, get_args
+"""How ensembles of several sizes, and their members, answer; networks/prediction.py has the ensemble itself."""
 
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
-from graddiv.networks import Noise, RandomizedNetwork, SampleModel, running_statistics
-from graddiv.networks.inputs import check_takes, plain
-from graddiv.seeding import fold
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, logits_from, models_of, predict, score
 
-N_ENSEMBLE = 20
-"""How many sample models the paper's ensemble has."""
-
-Rule = Literal["softmax", "logits", "vote"]
-"""What of the members is averaged: their probabilities, their logits, or their votes."""
-
-
-class Prediction(NamedTuple):
-    """What the ensemble and each of its members predict."""
-
-    scores: Float[Tensor, "b c"]
-    """The members' mean softmax, mean logits, or share of votes."""
-    answers: Int64[Tensor, "n b"]
-    """The class that each member predicts."""
-
-    @property
-    def label(self) -> Int64[Tensor, " b"]:
-        """argmax of the scores."""
-        return self.scores.argmax(1)
-
-
-def models_of(F: RandomizedNetwork, n: int, seed: int) -> Iterator[SampleModel]:
-    """Yield n sample models, bound one at a time; one model alone for a deterministic network.
-
-    Where the noise has at most n values, all equally likely, each is yielded once: means over them are then exact.
-
-    Their weights are constants: no graph of theta is built, whatever the consumer does.  Whether the consumer's own
-    code records gradients is the consumer's choice, so no_grad is never left switched on while the generator waits.
-    """
-    with torch.no_grad():
-        theta = F.theta()
-    for noise in _noises(F, n, seed):
-        with torch.no_grad():
-            f = F.bind(noise, theta)
-        yield f
-
-
-def _noises(F: RandomizedNetwork, n: int, seed: int) -> Iterator[Noise]:
-    support = F.support()
-    if support is not None and len(support.noises) <= n and support.is_uniform:
-        yield from support.noises
-    else:
-        yield from (F.draw(fold(seed, "model", i)) for i in range(n if F.random else 1))
-
-
-def predict(
-    F: RandomizedNetwork, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
-) -> Prediction:
-    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models f_i ~ F.
-
-    F: the network.
-    x: the images.
-    n: how many sample models the ensemble has; 20 as in the paper.  A network of at most n equally likely sample models
-        is asked for the answer of each.
-    seed: addresses the models; the same seed gives the same ensemble.
-    rule: averages probabilities, as the paper does, or else logits or votes.
-    """
-    if rule not in get_args(Rule):
-        raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")
-    if n < 1:
-        raise GradDivError(f"n is {n}, expected at least one sample model")
-    x = plain("x", x)
-    check_takes(F, x)
-    scores, answers = [], []
-    with torch.no_grad(), running_statistics(F):
-        for f in models_of(F, n, seed):
-            z = _logits(f, x)
-            answers.append(z.argmax(1))
-            scores.append(_score(z, rule))
-    return Prediction(torch.stack(scores).mean(0), torch.stack(answers))
+__all__ = ["N_ENSEMBLE", "Prediction", "Rule", "accuracy_by_size", "models_of", "predict", "probabilities"]
 
 
 def probabilities(F: RandomizedNetwork, x: Float[Tensor, "b ..."], n: int, seed: int) -> Float64[Tensor, "models b c"]:
     """Return softmax(f_i(x)) of each of the n sample models of `predict`; a deterministic network has one only."""
     with torch.no_grad(), running_statistics(F):
-        return torch.stack([_score(_logits(f, x), "softmax") for f in models_of(F, n, seed)])
+        return torch.stack([score(logits_from(f, x), "softmax") for f in models_of(F, n, seed)])
 
 
 def accuracy_by_size(
@@ -108,23 +32,6 @@ def accuracy_by_size(
     total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
     with torch.no_grad(), running_statistics(F):
         for f in models_of(F, n, seed):
-            total = total + _score(_logits(f, x), "softmax")
+            total = total + score(logits_from(f, x), "softmax")
             right.append(total.argmax(1) == y)
     return torch.stack(right)
-
-
-def _logits(f: SampleModel, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
-    z = f(x)
-    if not torch.isfinite(z).all():
-        raise GradDivError("a sample model returns NaN or infinite logits: look at its weights and at the input")
-    return z
-
-
-def _score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:
-    match rule:
-        case "softmax":
-            return z.double().softmax(1)  # in float32 the probabilities of confident networks round to 1 and 0, and tie
-        case "logits":
-            return z
-        case "vote":
-            return torch.nn.functional.one_hot(z.argmax(1), z.shape[1]).to(z.dtype)

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,11 +16,13 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Advance, Job
 from graddiv.evaluation.examples import Examples, Images, Labels
 from graddiv.evaluation.prediction import N_ENSEMBLE, predict
-from graddiv.experiment import Experiment
 from graddiv.networks import Dirac, RandomizedNetwork
 from graddiv.networks.inputs import check_takes, naming_the_shape
 from graddiv.performance import channels_last
 from graddiv.records import MeasurementRecord
+
+if TYPE_CHECKING:
+    from graddiv.experiment import Experiment
 
 M = TypeVar("M", bound=MeasurementRecord)
 
@@ -142,7 +144,7 @@ class Target:
 
 
 def target_of(
-    experiment: Experiment,
+    experiment: "Experiment",
     F: RandomizedNetwork,
     *,
     data: str | None = None,

@@ -1,7 +1,7 @@
 """Experiments as typed settings; read, named and estimated without torch, which `training_set` and `build` import."""
 
 from graddiv.experiment.cost import TWO_CORES, duration, forward_work
-from graddiv.experiment.defense import Defense, Minibatch
+from graddiv.experiment.defense import Defense
 from graddiv.experiment.defenses import DEFENSES
 from graddiv.experiment.mistakes import parse
 from graddiv.experiment.schema import AdversarySection, Experiment, GradDivSection, StageSection, StartSection
@@ -13,7 +13,6 @@ __all__ = [
     "Defense",
     "Experiment",
     "GradDivSection",
-    "Minibatch",
     "StageSection",
     "StartSection",
     "duration",

@@ -5,12 +5,13 @@ Torch is imported when a network is built, not when a recipe is read.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, ClassVar
 
 from graddiv.experiment.fields import Section
+from graddiv.rules import Rules
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
     from graddiv.data import Dataset
     from graddiv.networks import RandomizedNetwork
@@ -18,25 +19,9 @@ if TYPE_CHECKING:
     Examples = Callable[[], Dataset]
 
 
-class Minibatch(NamedTuple):
-    """What a step of training learns from."""
+class Defense(Rules, Section, ABC):
+    """Settings of a defense, from which a network is built, and its rules, by which it is trained."""
 
-    x: "Tensor"
-    """The images, attacked ones too where training has an adversary."""
-    y: "Tensor"
-    ids: "Tensor"
-    """The data-set index of each image, which addresses its randomness."""
-    seed: int
-    """Addresses all other randomness of the step."""
-    progress: float
-    """The share of all steps that is behind, in [0, 1)."""
-
-
-class Defense(Section, ABC):
-    """Settings of a defense, from which a network is built and trained."""
-
-    interpolated: ClassVar[bool] = False
-    """Whether training is on interpolated examples."""
     random: ClassVar[bool] = True
     """Whether the network has noise."""
 
@@ -63,20 +48,6 @@ class Defense(Section, ABC):
         shape: that of an image.
         examples: reads the training set, which few networks need.
         """
-
-    def trained(self, F: "RandomizedNetwork") -> "RandomizedNetwork":
-        """The network that the loss and the inner adversary see: F, unless its noise is no part of training."""
-        return F
-
-    def losses(self, F: "RandomizedNetwork", batch: Minibatch) -> "Tensor":
-        """CE(f(x), y) for each example, with f drawn for this step; F is what `trained` returns."""
-        from graddiv.losses import ce
-
-        return ce(F.bind(F.draw(batch.seed, batch.ids))(batch.x), batch.y)
-
-    def penalties(self, F: "RandomizedNetwork", examples: int) -> "dict[str, Tensor]":
-        """What training adds to the loss, by its name in the log; `examples` is the size of the training set."""
-        return {}
 
 
 class Deterministic(Defense):

@@ -24,6 +24,7 @@ from graddiv.experiment.literature import (
     WCASection,
 )
 from graddiv.registries import Registry
+from graddiv.rules import WithKL
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -50,10 +51,7 @@ class GaussianSection(Defense):
 
     def penalties(self, F: "RandomizedNetwork", examples: int) -> "dict[str, Tensor]":
         """alpha_kl / N KL(q || p), with N the number of training examples."""
-        from graddiv.networks import GaussianNetwork
-
-        assert isinstance(F, GaussianNetwork)
-        return {"kl": self.alpha_kl / examples * F.kl()}
+        return WithKL(self.alpha_kl).penalties(F, examples)
 
 
 class PNISection(Defense):

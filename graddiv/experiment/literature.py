@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from graddiv.experiment.defense import Defense, Minibatch
+from graddiv.experiment.defense import Defense
 from graddiv.experiment.fields import Count, NotNegative, Positive, Real, Share
+from graddiv.rules import Minibatch
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

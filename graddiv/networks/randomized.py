@@ -7,8 +7,7 @@ In the paper: docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -21,6 +20,9 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import check_is_module, logits_of
+from graddiv.networks.modes import norm_layers as norm_layers
+from graddiv.networks.modes import running_statistics as running_statistics
+from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, predict
 from graddiv.networks.straight_through import StraightThrough
 from graddiv.seeding import fold, uniform
 
@@ -122,10 +124,23 @@ class RandomizedNetwork(nn.Module, ABC):
         theta = None if torch.is_grad_enabled() else self.theta()
         return [self.bind(self.draw(fold(seed, "model", i), batch), theta) for i in range(n)]
 
+    def predict(
+        self, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
+    ) -> Prediction:
+        """argmax of 1/n sum_i softmax(f_i(x)) over n sample models: `F.predict(x).label`, with `.scores` beside it.
+
+        x: the inputs.
+        n: how many sample models the ensemble has; 20 as in the paper.
+        seed: addresses the models; the same seed gives the same ensemble.
+        rule: averages probabilities, as the paper does, or else logits or votes.
+        """
+        return predict(self, x, n=n, seed=seed, rule=rule)
+
     def forward(self, x: Tensor) -> Tensor:
         raise TypeError(
-            f"{type(self).__name__} is a distribution over networks and has no output of its own: "
-            "draw a sample model first, for instance f = F.bind(F.draw(seed)), then call f(x)"
+            f"{type(self).__name__} is a distribution over networks and has no output of its own: to predict write "
+            "F.predict(x).label, to train Objective(F, examples=N)(x, y, step=step), and for one sample model "
+            "f = F.bind(F.draw(seed)), then f(x)"
         )
 
     @property
@@ -269,24 +284,3 @@ def opposite(noise: Noise) -> dict[str, Tensor]:
     if isinstance(noise, int):
         raise GradDivError(f"noise is the integer {noise}, expected the tensors of F.draw(seed)")
     return {name: -value for name, value in noise.items()}
-
-
-@contextmanager
-def running_statistics(module: nn.Module) -> Iterator[None]:
-    """Let every batch norm inside use its running statistics, and neither read nor move batch statistics.
-
-    Attacks and the regularizer run inside this: it is the gradient the adversary sees, and examples stay independent.
-    """
-    norms = [norm for norm in norm_layers(module) if norm.training and norm._buffers["running_mean"] is not None]
-    for norm in norms:
-        norm.training = False
-    try:
-        yield
-    finally:
-        for norm in norms:
-            norm.training = True
-
-
-def norm_layers(module: nn.Module) -> list[nn.Module]:
-    """Return the batch-norm layers, known by their buffers: foreign (Bayesian, synchronised) ones count too."""
-    return [m for m in module.modules() if "running_mean" in m._buffers]

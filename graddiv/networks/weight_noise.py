@@ -1,5 +1,6 @@
 """What networks with Gaussian noise on their weights have in common (Adv-BNN, PNI)."""
 
+import warnings
 from abc import abstractmethod
 from dataclasses import replace
 
@@ -7,6 +8,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor, nn
 
+from graddiv.errors import GradDivWarning
 from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, opposite
 from graddiv.seeding import generator
 
@@ -17,6 +19,7 @@ class WeightNoise(RandomizedNetwork):
     def __init__(self, module: nn.Module, names: list[str]) -> None:
         super().__init__(module)
         self.names = names
+        module.register_forward_pre_hook(_WarnOfMeanNetwork(type(self).__name__, names[0]))
 
     @abstractmethod
     def scale(self, name: str) -> Tensor:
@@ -39,6 +42,31 @@ class WeightNoise(RandomizedNetwork):
         w = dict(theta.parameters)
         noise = check_noise(noise, {name: tuple(w[name].shape) for name in self.names}, self.device)
         return w | {name: perturbed(w[name], theta.scales[name], noise[name]) for name in self.names}
+
+
+class _WarnOfMeanNetwork:
+    """Says once that the module itself, called in training, is the network without noise: its sigma learns nothing.
+
+    A sample model calls it with tensors in the place of its parameters, so a parameter in its own place tells of a call
+    from outside.
+    """
+
+    def __init__(self, kind: str, name: str) -> None:
+        self.kind, self.name, self.told = kind, name, False
+
+    def __call__(self, module: nn.Module, inputs: object) -> None:
+        if self.told or not (module.training and torch.is_grad_enabled()):
+            return
+        owner, _, name = self.name.rpartition(".")
+        if isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter):
+            self.told = True
+            warnings.warn(
+                f"the module inside a {self.kind} was called by itself in training: that is the network without its "
+                "noise, whose scale then learns nothing; write Objective(F, examples=N)(x, y, step=step), or "
+                "F.bind(F.draw(step))(x) for a sample model (.eval() or no_grad to look at the mean on purpose)",
+                GradDivWarning,
+                stacklevel=4,
+            )
 
 
 def perturbed(w: Tensor, scale: Tensor, noise: Tensor) -> Tensor:

@@ -74,6 +74,10 @@ EFFORTS = {
 }
 
 
+QUICK_EFFORT = replace(EFFORTS["demo"], examples=50, curve_n=(5,), m=10, gradients=20, radii=4)
+"""Of the demo's minute."""
+
+
 @dataclass(frozen=True)
 class Render:
     """One table or figure of an entry: what draws it, and what it is made of."""
@@ -214,6 +218,10 @@ DEMO = (
         starts_from="adv-bnn",
     ),
 )
+
+QUICK_NEEDS = {"curve", "gradients", "concentration"}
+QUICK_DEMO = (replace(DEMO[0], renders=tuple(r for r in DEMO[0].renders if QUICK_NEEDS.issuperset(r.needs))),)
+"""The demo in a minute: the curves and the gradients, without the table of attacks and without training."""
 
 
 TRIO = ("adv-bnn", "adv-bnn+control", "adv-bnn+graddiv")

@@ -13,7 +13,7 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, cells, suite
 from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings
 from graddiv.experiment import Experiment
-from graddiv.paper.entries import EFFORTS, FAR, RATIOS, SENSITIVITY, Effort, Entry
+from graddiv.paper.entries import EFFORTS, FAR, QUICK_EFFORT, RATIOS, SENSITIVITY, Effort, Entry
 from graddiv.paper.published import STANDS_FOR
 from graddiv.recipes import radius, title
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
@@ -157,10 +157,13 @@ class Request:
     published_rules: bool = False
     """Whether the suite's attacks return what the libraries of the paper's time did."""
 
+    quick: bool = False
+    """Whether as little as possible is measured: a minute of the demo."""
+
     @property
     def effort(self) -> Effort:
         """How much is measured."""
-        return replace(EFFORTS[self.scale], published_rules=self.published_rules)
+        return replace(QUICK_EFFORT if self.quick else EFFORTS[self.scale], published_rules=self.published_rules)
 
     def __post_init__(self) -> None:
         if self.scale not in EFFORTS:

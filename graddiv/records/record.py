@@ -16,6 +16,9 @@ from jaxtyping import Float, Int, jaxtyped
 from graddiv import store
 from graddiv.errors import GradDivError
 
+CHECKLIST = "checklist.json"
+"""The verdicts of the checklist, in the directory of the records that they are drawn from."""
+
 R = TypeVar("R", bound="Record")
 
 KINDS: dict[str, type["Record"]] = {}

@@ -22,7 +22,7 @@ from graddiv.performance import channels_last
 from graddiv.runs import Run, TrainingPosition, load_state, network_part
 from graddiv.seeding import fold, generator
 from graddiv.training.moments import moments_of, restore_moments
-from graddiv.training.objectives import Objective, first_nonfinite
+from graddiv.training.objectives import first_nonfinite, objective_of
 from graddiv.training.probe import concentration, validation_accuracy
 from graddiv.training.stages import Stage, stages_of
 from graddiv.training.start import starting_state, take_over
@@ -151,7 +151,7 @@ class _Training:
         self.stage = stage
         if self.progress.step == stage.first_step:
             self.progress.best = None
-        self.objective = Objective(self.F, self.experiment, len(self.data), stage)
+        self.objective = objective_of(self.F, self.experiment, len(self.data), stage)
         self.wrapped = self.process.wrap(self.objective)
         self.optimizer = torch.optim.Adam(self.F.parameters(), lr=stage.settings.lr)
 
@@ -205,7 +205,7 @@ class _Training:
             group["lr"] = self.stage.learning_rate(self.progress.step)
         x, y, ids = self.batch(epoch, within)
         self.optimizer.zero_grad(set_to_none=True)
-        loss = self.wrapped(x, y, ids, self.progress.step)
+        loss = self.wrapped(x, y, step=self.progress.step, ids=ids)
         parts = self.process.mean(self.objective.parts)
         if (part := first_nonfinite(parts)) is not None:
             raise GradDivError(f"the loss is no longer finite, its part {part} is {parts[part]}")

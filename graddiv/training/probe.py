@@ -9,10 +9,10 @@ from graddiv.data import Dataset
 from graddiv.directions import directions, input_gradient
 from graddiv.directions.vmf import debiased_mrl
 from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.objective import Objective
 from graddiv.performance import channels_last
 from graddiv.registries import REGULARIZERS
 from graddiv.seeding import fold
-from graddiv.training.objectives import Objective
 
 PROBE = 512
 """How many training images the concentration of gradients is measured on."""

@@ -96,7 +96,7 @@ def test_fetch_then_verify(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyP
         result = run("fetch", "stl10", "--data-root", tmp_path / "here")
         assert result.exit_code == 0, result.exception
         assert result.stdout == f"stl10: fetched and verified in {tmp_path / 'here'}\n"
-        assert result.stderr.splitlines()[-1] == "file: 14000 of 14000 bytes"
+        assert result.stderr.splitlines()[-2] == "file: 14000 of 14000 bytes"
         assert (tmp_path / "here" / "toy" / "file").read_bytes() == BODY
         assert run("verify", "stl10", "--data-root", tmp_path / "here").stdout.endswith("toy/file: ok\n")
         again = run("fetch", "stl10", "--data-root", tmp_path / "here")

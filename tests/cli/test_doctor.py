@@ -80,7 +80,7 @@ def test_doctor_of_a_run_names_what_is_damaged(tmp_path: Path) -> None:
     log.close()
     (tmp_path / "notes.txt").write_text("not ours")
     whole = CliRunner().invoke(app, ["doctor", str(tmp_path)])
-    assert (whole.exit_code, whole.output.split(": ")[1]) == (
+    assert (whole.exit_code, whole.stdout.split(": ")[1]) == (
         0,
         "4 files read, 0 damaged; 3 are as they were written by their checksum, 1 have none\n",
     )

@@ -100,7 +100,7 @@ def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.kind == "total"
     monkeypatch.setattr(Attack, "__call__", computed_again)
     assert graddiv(*arguments).output == first.output
-    assert graddiv("records", run).output in first.output
+    assert graddiv("records", run).stdout in first.stdout
     (line,) = csv.DictReader(io.StringIO(graddiv("records", run, "--csv").output))
     assert int(line["cost_choice"]) >= 4 * 2 * 20
 

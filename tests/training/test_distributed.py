@@ -14,7 +14,7 @@ from graddiv.distributed import Process
 from graddiv.errors import GradDivError
 from graddiv.networks.randomized import norm_layers
 from graddiv.performance import channels_last
-from graddiv.training import Objective, loop, train
+from graddiv.training import loop, objective_of, train
 from tests.training.helpers import METHODS, assert_same_outcome, loader, random_data, tiny
 
 STEPS = (0, 1)
@@ -28,12 +28,12 @@ def gradients(case: str, process: Process) -> dict[str, Tensor]:
     F = channels_last(experiment.build(data)).train()
     for norm in norm_layers(F):
         norm.eval()
-    wrapped: nn.Module = process.wrap(Objective(F, experiment, len(data)))
+    wrapped: nn.Module = process.wrap(objective_of(F, experiment, len(data)))
     for step in STEPS:
         F.zero_grad()
         rows = process.local_rows(torch.arange(4) + 4 * step)
         x, y = data.batch(rows)
-        wrapped(channels_last(x), y, data.ids[rows], step).backward()
+        wrapped(channels_last(x), y, step=step, ids=data.ids[rows]).backward()
     return {name: p.grad.clone() for name, p in F.named_parameters() if p.grad is not None}
 
 

@@ -10,8 +10,9 @@ import torch
 from graddiv import store
 from graddiv.data import Dataset
 from graddiv.errors import GradDivError
+from graddiv.objective import Objective
 from graddiv.runs import FORMAT, Run, state_hash
-from graddiv.training import Objective, loop, train
+from graddiv.training import loop, objective_of, train
 from graddiv.training.loop import DivergedError
 from graddiv.training.probe import validation_accuracy
 from graddiv.training.stages import stages_of
@@ -171,8 +172,8 @@ def poisoned(value: float, at: int, part: str) -> Callable[..., torch.Tensor]:
     """An objective one of whose parts breaks at a step; "gradient" leaves the loss finite."""
     forward = Objective.forward
 
-    def broken(self: Objective, x: torch.Tensor, y: torch.Tensor, ids: torch.Tensor, step: int) -> torch.Tensor:
-        loss = forward(self, x, y, ids, step)
+    def broken(self: Objective, x: torch.Tensor, y: torch.Tensor, *, step: int, ids: torch.Tensor) -> torch.Tensor:
+        loss = forward(self, x, y, step=step, ids=ids)
         if step == at and part == "gradient":
             weight = next(self.F.parameters())
             return loss + (weight - weight.detach()).abs().sqrt().sum()
@@ -305,8 +306,8 @@ def test_only_epochs_with_the_whole_lambda_compete() -> None:
 def test_validation_accuracy_is_that_of_attacked_images() -> None:
     experiment = tiny("mnist/adv-train", "training.select=best")
     F, data = experiment.build(), random_data("mnist", 20, "validation")
-    objective = Objective(F, experiment, 20)
+    objective = objective_of(F, experiment, 20)
     x, y = data.batch(slice(0, 20))
-    assert experiment.adversary is not None
-    z = F.bind(F.draw(0))(objective.attacked(experiment.adversary, x, y, data.ids, 5))
+    assert objective.adversary is not None
+    z = F.bind(F.draw(0))(objective.attacked(objective.adversary, x, y, data.ids, 5))
     assert validation_accuracy(objective, data, 5) == float((z.argmax(1) == y).double().mean())

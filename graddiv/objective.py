@@ -1,0 +1,166 @@
+"""What training minimises: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call.
+
+In the paper: docs/equations.md.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.attacks import EOT, PGD
+from graddiv.directions import GradDiv
+from graddiv.errors import GradDivError
+from graddiv.geometry import per_example
+from graddiv.losses import ce
+from graddiv.networks import GaussianNetwork, RandomizedNetwork
+from graddiv.networks.randomized import neighbours
+from graddiv.rules import Minibatch, Rules, WithKL
+from graddiv.seeding import fold, uniform
+
+Place = Literal["clean", "adversarial"]
+
+
+@dataclass(frozen=True)
+class Adversary:
+    """The inner PGD of adversarial training: on fresh weights at each of its steps, from the original image."""
+
+    epsilon: float
+    """The radius in the max norm, images lying in [0, 1]."""
+    m: int = 10
+    """Steps of PGD."""
+    alpha: float = 0.25
+    """Its step size as a share of epsilon."""
+    random_start: bool = False
+    clean_weight: float = 0.0
+    """The weight of the clean loss; the adversarial one has the rest."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
+            raise GradDivError(f"epsilon is {self.epsilon}, expected a number >= 0 such as 8/255")
+        if not 0 <= self.clean_weight <= 1:
+            raise GradDivError(f"clean_weight is {self.clean_weight}, expected a share from 0 to 1")
+
+
+class Objective(nn.Module):
+    """L + lam R with L = (1 - w) CE(f(x_adv), y) + w CE(f(x), y) + alpha_kl / N KL(q || p) for Bayesian networks.
+
+        F = bayesian(my_module, prior_sigma=0.05)
+        objective = Objective(F, examples=50_000, adversary=Adversary(8 / 255), diversity=GradDiv("dpp"))
+        loss = objective(x, y, step=step)  # then loss.backward(), as in any loop; objective.parts for the log
+
+    f is drawn anew at each step, x_adv is found against other draws; w is 1 without an adversary.  All randomness is
+    addressed by (seed, step) and, example by example, by data-set index: never by batch or rank.
+
+    F: the randomized network, whose parameters are those of the objective too; in train mode.
+    examples: N, the size of the training set, by which the KL is divided.
+    adversary: an `Adversary`, whose images are trained on; None trains on clean ones.
+    diversity: a `GradDiv`, or None.
+    at: whether gradients are compared at the clean or at the adversarial images.
+    alpha_kl: the weight of the KL of Bayesian networks; 0.02 in the paper.
+    seed: addresses all randomness, together with the step.
+    rules: another loss and other penalties, where a defense has its own; they take the place of `alpha_kl`.
+    steps: of all training, for rules that change in its course.
+    """
+
+    def __init__(
+        self,
+        F: RandomizedNetwork,
+        *,
+        examples: int,
+        adversary: Adversary | None = None,
+        diversity: GradDiv | None = None,
+        at: Place = "clean",
+        alpha_kl: float = 0.02,
+        seed: int = 0,
+        rules: Rules | None = None,
+        steps: int | None = None,
+    ) -> None:
+        super().__init__()
+        if not isinstance(F, RandomizedNetwork):
+            raise GradDivError(
+                f"F is a {type(F).__name__}, expected a RandomizedNetwork: make one with bayesian(module, 0.05), "
+                "or with randomize(module) if the module draws by itself"
+            )
+        if examples < 1:
+            raise GradDivError(f"examples is {examples}, expected the size of the training set")
+        if at == "adversarial" and adversary is None:
+            raise GradDivError("at is 'adversarial', which needs an adversary: adversary=Adversary(epsilon)")
+        self.F, self.examples, self.seed, self.steps = F, examples, seed, steps
+        self.adversary, self.diversity, self.at = adversary, diversity, at
+        self.rules = rules or (WithKL(alpha_kl) if isinstance(F, GaussianNetwork) else Rules())
+        self.trained = self.rules.trained(F)
+        self.parts: dict[str, Tensor] = {}
+        """The terms of the last loss by name, for the log."""
+
+    def forward(
+        self,
+        x: Float[Tensor, "b ..."],
+        y: Int64[Tensor, " b"],
+        *,
+        step: int,
+        ids: Int64[Tensor, " b"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """Return the mean over the batch at `step`; batch norm uses the batch in L alone.
+
+        x, y: images in [0, 1] and their labels.
+        step: the number of the training step; it addresses the noise, so a resumed run draws the same again.
+        ids: the data-set indices of the batch, which address the noise of each example where a network has such; with
+            them the loss of an example does not depend on its place in the batch.
+        """
+        ids = torch.arange(len(x), device=x.device) if ids is None else ids
+        x_adv = x if self.adversary is None else self.attacked(self.adversary, x, y, ids, step)
+        self.parts = {}
+        total = self.task_loss(x, x_adv, y, ids, step)
+        for name, penalty in self.rules.penalties(self.F, self.examples).items():
+            self.parts[name] = penalty
+            total = total + penalty
+        if self.diversity is not None:
+            place = x_adv if self.at == "adversarial" else x
+            regularization = self.diversity(self.F, place, y, step=step, ids=ids)
+            self.parts["graddiv"] = regularization
+            total = total + regularization
+        self.parts = {"loss": total.detach(), **{name: part.detach() for name, part in self.parts.items()}}
+        return total
+
+    def task_loss(self, x: Tensor, x_adv: Tensor, y: Tensor, ids: Tensor, step: int) -> Float[Tensor, ""]:
+        """(1 - w) CE(f(x_adv), y) + w CE(f(x), y), both halves in one pass, so that batch norm sees them together."""
+        w = self.adversary.clean_weight if self.adversary is not None else 1.0
+        halves = [half for half in (("adversarial", x_adv, 1 - w), ("clean", x, w)) if half[2] > 0]
+        inputs, labels = torch.cat([part for _, part, _ in halves]), y.repeat(len(halves))
+        seed, everyone = fold(self.seed, "loss", step), ids.repeat(len(halves))
+        if self.rules.interpolated:
+            inputs, partner, a = self.interpolation(inputs, ids, step)
+            z = self.trained.bind(self.trained.draw(seed, everyone))(inputs)
+            losses = a * ce(z, labels) + (1 - a) * ce(z, labels[partner])
+        else:
+            progress = step / self.steps if self.steps else 0.0
+            losses = self.rules.losses(self.trained, Minibatch(inputs, labels, everyone, seed, progress))
+        total = x.new_zeros(())
+        for (name, _, weight), part in zip(halves, losses.reshape(-1, len(x)), strict=True):
+            self.parts[name] = part.mean()
+            total = total + weight * self.parts[name]
+        return total
+
+    def attacked(self, adversary: Adversary, x: Tensor, y: Tensor, ids: Tensor, step: int) -> Float[Tensor, "b ..."]:
+        """x_adv by PGD on fresh sample models at each of its steps, seen with batch norm's running statistics."""
+        pgd = PGD(
+            m=adversary.m,
+            alpha=adversary.alpha,
+            random_start=adversary.random_start,
+            seed=fold(self.seed, "start", step),
+        )
+        return pgd(EOT(self.trained, 1, seed=fold(self.seed, "adversary", step)), x, y, adversary.epsilon, ids=ids)
+
+    def interpolation(
+        self, x: Tensor, ids: Int64[Tensor, " b"], step: int
+    ) -> tuple[Tensor, Int64[Tensor, " k"], Float[Tensor, " k"]]:
+        """x~ = a x + (1 - a) x[partner] with a ~ U(0, 1) = Beta(1, 1), in each half of the inputs apart."""
+        b = len(ids)
+        partner = torch.cat([neighbours(b, x.device) + start for start in range(0, len(x), b)])
+        a = uniform(fold(self.seed, "interpolation", step), ids, len(x) // b).T.flatten().to(x.dtype)
+        share = per_example(a, x)
+        return share * x + (1 - share) * x[partner], partner, a

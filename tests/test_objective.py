@@ -1,0 +1,110 @@
+"""The objective as users call it, and the calls that would train nothing."""
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import graddiv
+from graddiv import Adversary, GradDiv, GradDivError, GradDivWarning, Objective, bayesian, randomize
+from graddiv.extras import EXTRAS, explained, require
+from graddiv.seeding import fold
+from tests.helpers import (
+    STOCHASTIC,
+    convnet,
+    global_rng_untouched,
+    images,
+    labels,
+    network,
+    no_type_checks,
+    with_dropout,
+)
+
+X, Y = images(6), labels(6)
+
+
+def test_it_is_the_loss_that_a_loop_would_write() -> None:
+    F = bayesian(convnet(), 0.1)
+    f = F.bind(F.draw(fold(0, "loss", 3)))
+    diversity = GradDiv("mean", lam=0.5)
+    expected = cross_entropy(f(X), Y) + 0.02 / 50 * F.kl() + diversity(F, X, Y, step=3)
+    found = Objective(F, examples=50, diversity=GradDiv("mean", lam=0.5))(X, Y, step=3)
+    assert torch.allclose(found, expected)
+
+
+@pytest.mark.parametrize("kind", STOCHASTIC)
+def test_every_network_is_trained_by_it_and_no_global_state_moves(kind: str) -> None:
+    F = network(kind)
+    objective = Objective(F, examples=6, adversary=Adversary(0.1, m=2), diversity=GradDiv("mean", lam=0.1))
+    with no_type_checks(), global_rng_untouched():  # the checks themselves draw
+        first, again, later = (objective(X, Y, step=step) for step in (1, 1, 2))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, later)
+    first.backward()
+    assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in F.parameters())
+
+
+def test_sigma_learns() -> None:
+    F = bayesian(convnet(), 0.1)
+    Objective(F, examples=6, alpha_kl=0.0)(X, Y, step=0).backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in F.log_sigma.values())
+
+
+def test_calling_the_module_itself_in_training_warns_once_and_sample_models_do_not() -> None:
+    module = convnet()
+    F = bayesian(module, 0.1)
+    F.bind(F.draw(0))(X)
+    with torch.no_grad():
+        module(X)
+    with pytest.warns(GradDivWarning, match=r"called by itself in training.*learns nothing; write Objective"):
+        module(X)
+    module(X)
+
+
+def test_calling_the_network_says_what_to_write() -> None:
+    with pytest.raises(
+        TypeError, match=r"F\.predict\(x\)\.label.*Objective\(F, examples=N\).*F\.bind\(F\.draw\(seed\)\)"
+    ):
+        bayesian(convnet(), 0.1)(X)
+
+
+def test_predict_is_the_ensemble() -> None:
+    F = randomize(with_dropout(convnet()).eval())
+    with torch.no_grad():
+        scores = torch.stack([f(X).softmax(1) for f in F.sample(20, seed=4)]).mean(0)
+    assert torch.allclose(F.predict(X, seed=4).scores, scores)
+
+
+def test_mistakes_are_told() -> None:
+    with no_type_checks():
+        with pytest.raises(GradDivError, match=r"F is a Sequential, expected a RandomizedNetwork: make one with"):
+            Objective(convnet(), examples=6)
+        with pytest.raises(GradDivError, match="examples is 0"):
+            Objective(bayesian(convnet(), 0.1), examples=0)
+        with pytest.raises(GradDivError, match="needs an adversary"):
+            Objective(bayesian(convnet(), 0.1), examples=6, at="adversarial")
+        with pytest.raises(GradDivError, match="epsilon is -1"):
+            Adversary(-1)
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.extras.find_spec", lambda name: None if name == "jinja2" else name)
+    require("cli")
+    with pytest.raises(GradDivError, match=r"jinja2 is not installed: pip install 'graddiv\[report\]'"):
+        require("report")
+    with pytest.raises(GradDivError, match="jinja2 is not installed"):
+        graddiv.audit(convnet(), X, Y, epsilon=0.1, out="nowhere")
+    assert "graddiv[tune]" in str(explained(ModuleNotFoundError(name="optuna.trial")))
+    assert explained(ModuleNotFoundError(name="nonsense")) is None
+
+
+def test_extras_are_those_of_the_package() -> None:
+    import tomllib
+    from pathlib import Path
+
+    root = Path(__file__).parent.parent
+    project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
+    for extra, packages in EXTRAS.items():
+        declared = " ".join(project["optional-dependencies"][extra])
+        assert all(package in declared for package in packages), extra
+    table = [line.split("`")[1] for line in (root / "docs" / "api.md").read_text().splitlines() if line[:3] == "| `"]
+    assert sorted(table) == sorted(graddiv.__all__)
