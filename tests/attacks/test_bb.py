@@ -91,7 +91,7 @@ def test_steps_know_no_scale_and_no_nan(dtype: torch.dtype) -> None:
         assert along_hyperplane(Linf(), *hard).isfinite().all()
 
 
-@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 2.0)])
+@pytest.mark.parametrize("bounds", [(-1.0, 2.0), pytest.param((0.0, 1.0), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("near_the_box", "classes"), [(False, 2), (False, 4), (True, 2), (True, 4)])
 def test_on_a_linear_network_the_true_distance_is_found(
     bounds: tuple[float, float], near_the_box: bool, classes: int
