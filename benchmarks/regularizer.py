@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn import functional
 
-from benchmarks.harness import arguments, compete, measure, naive_weights, plain_passes, report
+from benchmarks.harness import arguments, compete, measure, naive_weights, plain_passes, report, spread
 from graddiv import GradDiv, bayesian
 from graddiv.directions import gradients
 from graddiv.networks import GaussianNetwork, mnist_cnn
@@ -107,7 +107,7 @@ def main() -> None:
             at_n = by_n[f"{who}, n={n}"]
             ratios[f"{base}_time n={n}/n=3"] = at_n["seconds"] / found[who]["seconds"]
             ratios[f"{base}_memory n={n}/n=3"] = at_n["megabytes"] / found[who]["megabytes"]
-    report(ratios, options.json)
+    report(ratios | {"slowest turn/fastest": spread(found)}, options.json)
 
 
 if __name__ == "__main__":
