@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from torch.nn.functional import cross_entropy
 from graddiv.networks import GaussianNetwork
 
 Measurement = dict[str, float]
+LOAD = os.getloadavg()[0]
+"""Processes that wanted a core in the minute before the benchmark began: an idle machine has 0."""
 Result = TypeVar("Result")
 
 
@@ -125,6 +128,7 @@ def compete(
 
 def report(ratios: dict[str, float], path: Path | None) -> None:
     """Print the ratios and, if asked to, write them down."""
+    ratios = ratios | {"load average before": LOAD}
     for name, value in ratios.items():
         print(f"{name:<48} {value:.2f}")
     if path is not None:
