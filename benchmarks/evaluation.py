@@ -182,7 +182,7 @@ def main() -> None:
     found |= compete(name, [floor], options.quick, rounds=1)
     contestants = ["pgd", pgd_floor, "transfer", "naive transfer, attack once", "naive transfer"]
     sizes = ("concentration, 10", "concentration, 100")
-    found |= compete(name, [*contestants, *sizes], options.quick, rounds=1 if options.quick else 3)
+    found |= compete(name, [*contestants, *sizes], options.quick, rounds=3)
     total = compete(name, ["total only"], options.quick, rounds=1)["total only"]
     rounds = [[seconds_with(processes, options.quick) for processes in (1, 2)] for _ in range(3)]
     one, two = ([min(times) for times in zip(*of, strict=True)] for of in zip(*rounds, strict=True))
