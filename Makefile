@@ -12,7 +12,7 @@ help:
 	@echo "make demo   see what this is about, on real digits"
 	@echo "make test   run the tests, on all cores or JOBS=n; ARGS=--slow for all of them"
 	@echo "make lint   ruff and mypy"
-	@echo "make bench  benchmarks, as ratios in one run"
+	@echo "make bench  benchmarks; stores what they find and writes docs/benchmarks.md (leave the machine alone meanwhile)"
 	@echo "make browser  look at the report in a headless browser (needs chromium and chromium-driver)"
 	@echo "make docs   build the documentation, its tutorials executed: docs/_build/html/index.html"
 	@echo "make setup  only install, into .venv"
@@ -37,10 +37,7 @@ demo: $(READY)
 	$(BIN)/graddiv reproduce demo $(ARGS)
 
 bench: $(READY)
-	$(BIN)/python -m benchmarks.regularizer $(ARGS)
-	$(BIN)/python -m benchmarks.attacks $(ARGS)
-	$(BIN)/python -m benchmarks.training $(ARGS)
-	$(BIN)/python -m benchmarks.evaluation $(ARGS)
+	$(BIN)/python -m benchmarks $(ARGS)
 
 browser: $(READY)
 	$(BIN)/python -m pip install --quiet --requirement requirements/browser.txt

@@ -7,6 +7,7 @@ Robust accuracy is that of the mean softmax of 20 models no attack has seen; for
 since its peer refuses random ones, of that model.
 """
 
+import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,17 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from benchmarks.harness import Measurement, arguments, compete, measure, naive_weights, plain_passes, report
+from benchmarks.harness import (
+    Measurement,
+    arguments,
+    compete,
+    measure,
+    naive_weights,
+    plain_passes,
+    report,
+    side_by_side,
+    spread,
+)
 from graddiv import bayesian
 from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, Square, View
 from graddiv.attacks.attack import Problem
@@ -53,7 +64,7 @@ class Size(NamedTuple):
     epsilon: float = 0.2
 
 
-FULL = Size(1.0, 80, 256, 32, 5, 6, (6, 8), (4, 9), (41, 80), 40)
+FULL = Size(1.0, 80, 64, 8, 5, 4, (4, 6), (4, 9), (41, 80), 40)
 QUICK = Size(0.25, 80, 64, 8, 3, 10, (10, 12), (10, 15), (51, 100), 20)
 
 
@@ -178,8 +189,20 @@ def floor(F: GaussianNetwork, x: Tensor, y: Tensor, size: Size) -> Contest:
     return Contest(size.pgd, lambda m: plain_passes(F, x, y, size.n * m), lambda: 0)
 
 
+def small() -> None:
+    """EOT-PGD beside its floor on a network as the demo and the study have it: width 1/4, batch 64, n 10."""
+    torch.set_num_threads(1)
+    keep_memory()
+    F = channels_last(bayesian(mnist_cnn(0.25), 0.05, init_sigma=0.02).eval())
+    x, y = load("mnist-mini", "test").batch(range(64))
+    x, view, n, m = channels_last(x), EOT(F, 10), 10, 5
+    print(json.dumps(side_by_side(lambda: PGD(m=m)(view, x, y, 0.2), lambda: plain_passes(F, x, y, n * m))))
+
+
 def run(contestant: str, size: Size, path: Path) -> None:
-    """Names are 'training' and '<work>, <who>[, n=<n>]'."""
+    """Names are 'training', 'small' and '<work>, <who>[, n=<n>]'."""
+    if contestant == "small":
+        return small()
     if contestant == "training":  # in a process of its own, or its peak memory would be inherited by all others
         return measure(lambda: torch.save(train(size).state_dict(), path), warm_up=lambda: None)
     torch.set_num_threads(1)
@@ -240,8 +263,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         network = ["--network", str(Path(folder) / "network.pt")]
         compete("benchmarks.attacks", ["training"], options.quick, 1, network)
-        found = compete("benchmarks.attacks", contestants, options.quick, 1 if options.quick else 2, network)
-    report(ratios_of(found), options.json)
+        rounds = 1 if options.quick else 3
+        small = compete("benchmarks.attacks", ["small"], options.quick, rounds, network)["small"]
+        found = compete("benchmarks.attacks", contestants, options.quick, rounds, network)
+    ratios = {"eot_pgd_small/floor": small["seconds"], "eot_pgd_small, slowest turn/floor": small["slowest"]}
+    report(ratios | ratios_of(found) | {"slowest turn/fastest": spread(found)}, options.json)
 
 
 if __name__ == "__main__":

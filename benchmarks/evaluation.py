@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.attacks import QUICK, train
-from benchmarks.harness import Measurement, arguments, compete, cpu_seconds, measure, plain_passes, report
+from benchmarks.harness import Measurement, arguments, compete, cpu_seconds, measure, plain_passes, report, spread
 from graddiv import bayesian
 from graddiv.attacks import PGD, Given
 from graddiv.data import load
@@ -182,7 +182,8 @@ def main() -> None:
     found |= compete(name, [floor], options.quick, rounds=1)
     contestants = ["pgd", pgd_floor, "transfer", "naive transfer, attack once", "naive transfer"]
     sizes = ("concentration, 10", "concentration, 100")
-    found |= compete(name, [*contestants, *sizes, "total only"], options.quick, rounds=1)
+    found |= compete(name, [*contestants, *sizes], options.quick, rounds=3)
+    total = compete(name, ["total only"], options.quick, rounds=1)["total only"]
     rounds = [[seconds_with(processes, options.quick) for processes in (1, 2)] for _ in range(3)]
     one, two = ([min(times) for times in zip(*of, strict=True)] for of in zip(*rounds, strict=True))
 
@@ -200,10 +201,11 @@ def main() -> None:
             "two_processes_speed, by the busiest's CPU time/one process": one[1] / two[1],
             "transfer_time/naive double loop": seconds("transfer", "naive transfer"),
             "transfer_time/naive, attack once": seconds("transfer", "naive transfer, attack once"),
-            "total_only/full": found["total only"]["share"],
-            "accuracy, total only": found["total only"]["total"],
-            "accuracy, cross-fitted total of the table": found["total only"]["table's total"],
+            "total_only/full": total["share"],
+            "accuracy, total only": total["total"],
+            "accuracy, cross-fitted total of the table": total["table's total"],
             "concentration_memory n=100/n=10": found[sizes[1]]["megabytes"] / max(found[sizes[0]]["megabytes"], 1.0),
+            "slowest turn/fastest": spread(found),
         },
         options.json,
     )

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -17,6 +18,8 @@ from torch.nn.functional import cross_entropy
 from graddiv.networks import GaussianNetwork
 
 Measurement = dict[str, float]
+LOAD = os.getloadavg()[0]
+"""Processes that wanted a core in the minute before the benchmark began: an idle machine has 0."""
 Result = TypeVar("Result")
 
 
@@ -83,6 +86,26 @@ def measure(
     print(json.dumps(found | score(result)))
 
 
+def side_by_side(one: Callable[[], object], other: Callable[[], object], turns: int = 5) -> Measurement:
+    """In one process: the CPU time of one over that of the other, in turns, with the least and the greatest of them."""
+
+    def seconds(step: Callable[[], object]) -> float:
+        before = cpu_seconds()
+        step()
+        return cpu_seconds() - before
+
+    one(), other()
+    times = [(seconds(one), seconds(other)) for _ in range(turns)]
+    ratios = [a / b for a, b in times]
+    ratio = min(a for a, _ in times) / min(b for _, b in times)
+    return {"seconds": ratio, "lowest": min(ratios), "highest": max(ratios)}
+
+
+def spread(found: dict[str, Measurement]) -> float:
+    """The slowest turn of a contestant over its fastest, of the contestant where that is greatest."""
+    return max(it["slowest"] / max(it["seconds"], 1e-9) for it in found.values())
+
+
 def compete(
     module: str, contestants: Sequence[str], quick: bool, rounds: int = 2, options: Sequence[str] = ()
 ) -> dict[str, Measurement]:
@@ -97,6 +120,7 @@ def compete(
             found = json.loads(done.stdout.splitlines()[-1])
             known = results.get(name, found)
             results[name] = {key: min(found[key], known[key]) for key in found}
+            results[name]["slowest"] = max(found["seconds"], known.get("slowest", 0.0))
             shown = "".join(f"  {key} {value:.3g}" for key, value in found.items())
             print(f"  round {turn + 1}: {name:<32}{shown}", flush=True)
     return results
@@ -104,6 +128,7 @@ def compete(
 
 def report(ratios: dict[str, float], path: Path | None) -> None:
     """Print the ratios and, if asked to, write them down."""
+    ratios = ratios | {"load average before": LOAD}
     for name, value in ratios.items():
         print(f"{name:<48} {value:.2f}")
     if path is not None:

@@ -2,7 +2,8 @@
 
 naive: as one would write it from the paper: n graphs of cross-entropy with create_graph, weights through exp each time
 they are drawn, default memory format and malloc.
-two processes: the same batch shared by two processes of one thread each, wall-clock time against one such process.
+two processes: the same batch shared by two processes of one thread each, wall-clock time against one such process;
+two threads: one process with two.  Ratios of speed, images per second: above 1 is faster.
 """
 
 import os
@@ -17,7 +18,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, normalize
 
-from benchmarks.harness import arguments, compete, measure, naive_weights, report
+from benchmarks.harness import arguments, compete, measure, naive_weights, report, spread
 from graddiv.data import Dataset, augmented
 from graddiv.distributed import ALONE, Process
 from graddiv.experiment import Experiment
@@ -77,7 +78,7 @@ class Ours:
 
     def __init__(self, settings: Experiment, process: Process = ALONE) -> None:
         keep_memory()
-        self.data, self.process = digits(), here
+        self.data, self.process = digits(), process
         F = channels_last(settings.build(self.data)).train()
         self.objective = objective_of(F, settings, 55000)
         self.wrapped = process.wrap(self.objective)
@@ -177,8 +178,14 @@ def one_of_two(rank: int, port: int, quick: bool) -> None:
 
 
 def run(contestant: str, quick: bool) -> None:
+    """Names end in 'small' for width 1/4."""
     torch.set_num_threads(1)
-    match contestant:
+    who, small, _ = contestant.partition(" small")
+    quick = quick or bool(small)
+    match who:
+        case "two threads":
+            torch.set_num_threads(2)
+            timed(Ours(experiment(quick)))
         case "naive":
             timed(Naive(experiment(quick)))
         case "ours":
@@ -199,18 +206,25 @@ def main() -> None:
     if options.contestant:
         run(options.contestant, options.quick)
         return
-    print(f"Adv-BNN + GradDiv step, mnist_cnn, batch {BATCH}, one thread" + (", width 1/4" if options.quick else ""))
-    found = compete("benchmarks.training", ["naive", "ours", "two processes"], options.quick, rounds=2)
+    print(
+        f"Adv-BNN + GradDiv step, mnist_cnn, batch {BATCH}, widths 1 and 1/4" + (", 1/4 alone" if options.quick else "")
+    )
+    sizes = (" small",) if options.quick else ("", " small")
+    who = ("naive", "ours", "two processes", "two threads")
+    rounds = 1 if options.quick else 3
+    found = compete("benchmarks.training", [one + size for size in sizes for one in who], options.quick, rounds)
     shares = compete("benchmarks.training", ["shares"], options.quick, rounds=1)["shares"]
-    ours, naive, two = found["ours"], found["naive"], found["two processes"]
-    print(f"images/s of CPU time: ours {BATCH / ours['seconds']:.1f}, naive {BATCH / naive['seconds']:.1f}")
-    ratios = {
-        "training_images_per_second/naive": naive["seconds"] / ours["seconds"],
-        "training_memory/naive": ours["megabytes"] / naive["megabytes"],
-        "two_processes_images_per_second/one": ours["wall"] / two["wall"],
-    }
+    ratios: dict[str, float] = {}
+    for suffix, size in (("", sizes[0]), ("_small", sizes[-1])):
+        naive, ours, two, threads = (found[one + size] for one in who)
+        ratios |= {
+            f"training_step{suffix}/naive": naive["seconds"] / ours["seconds"],
+            f"training_step{suffix}_memory/naive": ours["megabytes"] / naive["megabytes"],
+            f"two_processes{suffix}/one": ours["wall"] / two["wall"],
+            f"two_threads{suffix}/one": ours["wall"] / threads["wall"],
+        }
     ratios |= {f"share of {name}/step": shares[name] for name in SECTIONS}
-    report(ratios, options.json)
+    report(ratios | {"slowest turn/fastest": spread(found)}, options.json)
 
 
 if __name__ == "__main__":

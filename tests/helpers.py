@@ -2,10 +2,11 @@
 
 import copy
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
+import pytest
 import torch
 from jaxtyping import config
 from torch import Tensor, nn
@@ -50,11 +51,12 @@ def global_rng_untouched() -> Iterator[None]:
 @contextmanager
 def no_type_checks() -> Iterator[None]:
     """As outside pytest: a wrong argument meets our own message instead of beartype's."""
+    before = config.jaxtyping_disable
     config.update("jaxtyping_disable", True)
     try:
         yield
     finally:
-        config.update("jaxtyping_disable", False)
+        config.update("jaxtyping_disable", before)
 
 
 def images(b: int, seed: int = 0, shape: tuple[int, ...] = SHAPE, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -120,6 +122,13 @@ PER_EXAMPLE = [kind for kind in STOCHASTIC if kind not in ("bayesian", "pni", "f
 WITH_TENSORS = [kind for kind in KINDS if kind != "foreign"]
 """Kinds whose noise is a set of tensors."""
 UNBOUNDED = [kind for kind in STOCHASTIC if kind not in FINITE]
+REPRESENTATIVE = ("dirac", "bayesian", "rse", "mixup", "foreign", "ensemble", "total-variation-bpda")
+"""One of each way in which noise enters; laws that cost much are tried on the others with --slow."""
+
+
+def costly(kinds: Iterable[str]) -> list[object]:
+    """Return the kinds as parameters of a test, of which those that are not representative run with --slow alone."""
+    return [kind if kind in REPRESENTATIVE else pytest.param(kind, marks=pytest.mark.slow) for kind in kinds]
 
 
 def differentiable(F: RandomizedNetwork) -> dict[str, Tensor]:

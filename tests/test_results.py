@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.tables import PAGE, written
 from graddiv.paper.published import PaperValues
 from graddiv.report.plan import Plan
 from graddiv.report.renderers import render
@@ -60,3 +61,9 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
 def test_the_findings_show_the_table_as_it_was_drawn() -> None:
     table = [line for line in (STUDY / "accuracy-table.md").read_text().splitlines() if line.startswith("|")]
     assert "\n".join(table) in (ROOT / "docs" / "findings.md").read_text()
+
+
+def test_the_tables_of_benchmarks_are_those_of_the_stored_runs() -> None:
+    page = PAGE.read_text()
+    assert page.count("| stored |") == 4
+    assert written(page) == page, "python -m benchmarks.tables writes them again"

@@ -110,16 +110,16 @@ class BB(MinimalAttack):
         """Return where TRIALS signed gradient steps lead: towards the class whose boundary looks nearest from x0."""
         view, x, y = problem.view, problem.x0, problem.y
         low, high = self.geometry.bounds
-        rows = torch.arange(len(x), device=x.device)
         gaps, gradients = view.differences(k, x, y)
         point, w = x.flatten(1), gradients.flatten(2)
         heights = (w * point[:, None]).sum(2) - gaps
         steps = [to_hyperplane(self.geometry, point, w[:, i], heights[:, i]) for i in range(w.shape[1])]
         nearest = torch.stack([self.geometry.norm(step) for step in steps]).argmin(0)
+        g = gradients[torch.arange(len(x), device=x.device), nearest]
         for trial in range(TRIALS):
             if trial:
-                _, gradients = view.differences(k, x, y)
-            x = (x + (high - low) / TRIALS * gradients[rows, nearest].sign()).clamp(low, high)
+                g = view.differences(k, x, y, only=nearest)[1].squeeze(1)
+            x = (x + (high - low) / TRIALS * g.sign()).clamp(low, high)
         return x
 
     def _boundary(

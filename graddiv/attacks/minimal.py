@@ -186,9 +186,10 @@ class Strongest(CandidatePool):
     def offer(self, k: int, x: Tensor, x_margins: Float[Tensor, " b"], direction: Tensor) -> None:
         """Judge the best point so far by the models that judge its challenger, too: its old margin may be luck."""
         x0, epsilon = self.problem.x0, self.problem.epsilon
-        incumbent = self.margins.argmax(0), self.rows
-        incumbent_margin = self._margin(k, self.points[incumbent])
-        self.margins[incumbent] = torch.where(self.margins[incumbent] > -math.inf, incumbent_margin, -math.inf)
+        if self.problem.view.fresh:
+            incumbent = self.margins.argmax(0), self.rows
+            incumbent_margin = self._margin(k, self.points[incumbent])
+            self.margins[incumbent] = torch.where(self.margins[incumbent] > -math.inf, incumbent_margin, -math.inf)
 
         stretch = (epsilon / self.geometry.norm(direction).clamp_min(torch.finfo(x.dtype).tiny)).clamp_min(1.0)
         challenger = self.geometry.project(x0 + per_example(stretch, x) * direction, x0, epsilon)

@@ -114,9 +114,9 @@ class View(ABC):
         return z.mean(0) if self.probabilities is None else torch.einsum("n,nbc->bc", self.probabilities.to(z), z)
 
     def differences(
-        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]
+        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], only: Int64[Tensor, " b"] | None = None
     ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l ..."]]:
-        """z_l - z_y and grad_x (z_l - z_y) of the mean logits z, for the classes l = y + 1, y + 2, ... (modulo c)."""
+        """z_l - z_y and its gradient, z the mean logits, for l = y + 1, y + 2, ... (mod c), or the one in `only`."""
         check_mode()
         gaps, gradients, n = torch.zeros(()), torch.zeros(()), 0
         with torch.enable_grad(), self._running_statistics():
@@ -126,6 +126,7 @@ class View(ABC):
                 margin(z.detach(), y)  # raises an error for labels that are no class, which the modulo would hide
                 turned = z.gather(1, (y[:, None] + torch.arange(z.shape[1], device=y.device)) % z.shape[1])
                 gap = turned[:, 1:] - turned[:, :1]
+                gap = gap if only is None else gap.gather(1, only[:, None])
                 columns = [derivative(column.sum(), point, retain_graph=True) for column in gap.unbind(1)]
                 gaps, gradients = gaps + weight * gap.detach(), gradients + weight * torch.stack(columns, 1)
                 n += 1

@@ -97,7 +97,7 @@ def reproduce(
             known = sum(seconds for seconds in left.values() if seconds is not None)
             unknown = sum(seconds is None for seconds in left.values())
             rest = f", a partial total: the data of {unknown} of {len(left)} stages is missing" if unknown else ""
-            console.print(f"about {duration(known)} on two CPU cores{rest}; the report goes to {directory}")
+            console.print(f"about {duration(known)} on this machine{rest}; the report goes to {directory}")
         if missing is not None and not dry_run:
             raise missing
         if dry_run:

@@ -121,12 +121,12 @@ def mean_gradient(
     max_log_w = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
 
     def add(members: Members) -> None:
-        nonlocal total, max_log_w
+        nonlocal max_log_w
         assert members.g is not None
         for log_w, g in zip(members.with_probability(goal.log_weights(members)), members.g, strict=True):
             new_max = torch.maximum(max_log_w, log_w)
             before, weight = (max_log_w - new_max).exp(), (log_w - new_max).exp()
-            total = total * per_example(before, total) + g * per_example(weight, g)
+            total.mul_(per_example(before, total)).add_(g * per_example(weight, g))
             max_log_w = new_max
 
     seen: list[Members] = []

@@ -17,7 +17,8 @@ from graddiv.evaluation.batches import Job, WorkListener, run, silent, writing
 from graddiv.evaluation.checklist import QUICK, Settings, checklist
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
-from graddiv.experiment import TWO_CORES, forward_work
+from graddiv.experiment import forward_work
+from graddiv.experiment.probe import multiplications_per_second
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, RunPlan, plan_runs
 from graddiv.paper.shipped import shipped
 from graddiv.recipes import title
@@ -77,16 +78,21 @@ class StageRunner:
     """What is spent on the checklist; if not given, as much as on the suite of attacks."""
 
     def seconds(self, stage: Stage) -> float:
-        """What is left to do of a stage, about, on two CPU cores."""
+        """What is left to do of a stage, about, on this machine; its network is tried for two seconds."""
         experiment = stage.plan.experiment
         if stage.need is None:
-            return 0.0 if stage.plan.shipped else experiment.work / TWO_CORES * (1 - stage.share_trained)
+            work = 0.0 if stage.plan.shipped else experiment.work * (1 - stage.share_trained)
+            return work and work / self._speed(stage)
         if stage.need == CHECKLIST_NEED:
             examples = stage.plan.effort.examples or 10_000
             passes = 0.0 if self._checked(stage) else _checklist_passes(self._checklist(stage), examples)
         else:
             passes = sum(len(job.missing()) * job.work * min(job.batch, job.examples) for job in self.jobs(stage))
-        return passes * forward_work(experiment.network) / TWO_CORES
+        return passes and passes * forward_work(experiment.network) / self._speed(stage)
+
+    def _speed(self, stage: Stage) -> float:
+        """Multiplications per second of the stage's network, by all processes together."""
+        return multiplications_per_second(stage.plan.experiment, str(self.process.device)) * self.process.size
 
     def carry_out(self, stage: Stage, *, listeners: Sequence[Listener] = (), progress: WorkListener = silent) -> None:
         """Train, or make the records that are missing."""

@@ -91,7 +91,7 @@ def test_steps_know_no_scale_and_no_nan(dtype: torch.dtype) -> None:
         assert along_hyperplane(Linf(), *hard).isfinite().all()
 
 
-@pytest.mark.parametrize("bounds", [(0.0, 1.0), (-1.0, 2.0)])
+@pytest.mark.parametrize("bounds", [(-1.0, 2.0), pytest.param((0.0, 1.0), marks=pytest.mark.slow)])
 @pytest.mark.parametrize(("near_the_box", "classes"), [(False, 2), (False, 4), (True, 2), (True, 4)])
 def test_on_a_linear_network_the_true_distance_is_found(
     bounds: tuple[float, float], near_the_box: bool, classes: int
@@ -166,7 +166,8 @@ def test_the_cost_is_counted_and_progress_is_told() -> None:
     # a gradient takes 3 passes of 2 models; the incumbent and its challenger 2 each
     start = 2 * TRIALS + 2 * TRIALS + 2 * 2 * (BISECTIONS + 1)
     assert view.cost.forwards == view.cost.draws == start + (m + 1) * (3 + 2 + 2) + 2 * KEPT * FRESH
-    assert view.cost.backwards == 2 * (3 * TRIALS + m + 1)  # three classes beside the label's to climb to
+    # three classes beside the label's at first, then the one that is climbed to
+    assert view.cost.backwards == 2 * (3 + TRIALS - 1 + m + 1)
     assert told[-1] == (m, m)
 
 

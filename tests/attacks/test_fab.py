@@ -128,7 +128,11 @@ def test_on_a_linear_network_the_true_distance_is_found(geometry: Geometry, near
 @pytest.mark.parametrize("n", [1, 4])
 @pytest.mark.parametrize(
     "noisy",
-    [lambda f: bayesian(f, 0.02), lambda f: bayesian(f, 0.1), lambda f: rse(f, SHAPE)],
+    [
+        pytest.param(lambda f: bayesian(f, 0.02), marks=pytest.mark.slow),
+        lambda f: bayesian(f, 0.1),
+        lambda f: rse(f, SHAPE),
+    ],
     ids=["bayesian", "noisier", "rse"],
 )
 def test_eot_raises_the_margin_of_the_ensemble_and_never_returns_the_clean_image(

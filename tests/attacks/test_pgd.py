@@ -11,7 +11,7 @@ from graddiv.attacks import EOT, FGSM, PGD, Attack, Fixed, Given
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.losses import margin
 from graddiv.networks import Noise, SampleModel
-from tests.helpers import KINDS, STOCHASTIC, convnet, images, labels, network, no_type_checks
+from tests.helpers import KINDS, STOCHASTIC, convnet, costly, images, labels, network, no_type_checks
 
 GEOMETRIES = [Linf(), L2()]
 ATTACKS = [FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)]
@@ -50,7 +50,7 @@ def test_on_a_linear_network_the_true_distance_decides(geometry: Geometry) -> No
 
 
 @every_attack
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", costly(KINDS))
 def test_the_loss_is_raised(kind: str, attack: Attack) -> None:
     x, y = images(5), labels(5)
     for view in views(kind):

@@ -28,6 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [run.path for run in fake.comparison(tmp_path_factory.mktemp("runs")).runs]
 
 
+@pytest.mark.slow
 def test_a_report_is_drawn_again_with_the_same_bytes(runs: list[Path], tmp_path: Path) -> None:
     render(fake.plan(runs), tmp_path / "out", PaperValues)
     before = files(tmp_path / "out")

@@ -48,7 +48,9 @@ class StopAfter:
         self.epochs.append(values)
 
 
-@pytest.mark.parametrize("data", ["mnist", "cifar10", "stl10"])
+@pytest.mark.parametrize(
+    "data", ["mnist", *(pytest.param(name, marks=pytest.mark.slow) for name in ("cifar10", "stl10"))]
+)
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_on_every_data_set(
     method: str, data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -1,0 +1,29 @@
+"""All benchmarks, one after the other: `python -m benchmarks`, on a machine with nothing else running.
+
+Writes benchmarks/results/NAME.json and from these the tables and the plot of docs/benchmarks.md.  `strength` is not
+among them: its accuracies do not depend on the machine.  Names of benchmarks as arguments run these alone.
+"""
+
+import subprocess
+import sys
+import time
+
+from benchmarks.tables import PAGE, RESULTS, written
+
+TIMED = ("regularizer", "attacks", "training", "evaluation", "sweep")
+NARROW = ("evaluation",)
+"""Run with --quick, at width 1/4: at width 1 it would take as long as all others."""
+
+
+def main(names: list[str]) -> None:
+    for name in names or TIMED:
+        begun = time.perf_counter()
+        size = ["--quick"] if name in NARROW else []
+        command = [sys.executable, "-m", f"benchmarks.{name}", *size, "--json", str(RESULTS / f"{name}.json")]
+        subprocess.run(command, check=True)
+        print(f"{name}: {(time.perf_counter() - begun) / 60:.1f} min", flush=True)
+    PAGE.write_text(written(PAGE.read_text()))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,31 @@
+"""Estimates of time are made of what this machine was measured to do."""
+
+import time
+
+import torch
+
+from graddiv.experiment import forward_work
+from graddiv.experiment.probe import multiplications_per_second
+from graddiv.networks import architecture
+from graddiv.recipes import recipe
+
+
+def test_the_estimate_of_a_pass_is_about_what_a_pass_takes() -> None:
+    experiment = recipe("mnist-mini/no-defense", "demo")
+    speed = multiplications_per_second(experiment)
+    module, x = architecture("mnist_cnn", experiment.network.width), torch.rand(64, 1, 28, 28).requires_grad_()
+    times = []
+    for _ in range(20):
+        begun = time.perf_counter()
+        torch.autograd.grad(module(x).sum(), x)
+        times.append(time.perf_counter() - begun)
+    estimate = 2 * 64 * forward_work(experiment.network) / speed
+    assert 0.1 < estimate / min(times) < 10  # other processes may have had the cores meanwhile
+
+
+def test_a_network_is_tried_once() -> None:
+    experiment = recipe("mnist-mini/no-defense", "demo")
+    first = multiplications_per_second(experiment)
+    begun = time.perf_counter()
+    assert multiplications_per_second(experiment) == first
+    assert time.perf_counter() - begun < 0.5
