@@ -88,7 +88,7 @@ def test_commands_are_understood(page: str, command: str) -> None:
 def test_other_commands_exist(page: str) -> None:
     makefile = (ROOT / "Makefile").read_text()
     for command in commands(PAGES[page], "make"):
-        for word in command.split()[1:]:
+        for word in shlex.split(command)[1:]:
             assert "=" in word or f"\n{word}:" in makefile, command
     for module in re.findall(r"python -m ([\w.]+)", PAGES[page]):
         if not module.endswith(".NAME"):  # which stands for any

@@ -50,7 +50,10 @@ class LocalGaussian(RandomizedNetwork):
         shapes = {name: tuple(w[name].shape) for name in self.names}
         shapes |= {layer: tuple(w[f"{layer}.weight"].shape[:1]) for layer in self.layers}
         noise = check_noise(noise, shapes, self.device)
-        return w | {name: perturbed(w[name], sigma[name], noise[name]) for name in self.names}
+        of_local = {
+            name: value.view_as(value) for name, value in w.items()
+        }  # no parameters: else the module warns of a call from outside
+        return of_local | {name: perturbed(w[name], sigma[name], noise[name]) for name in self.names}
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> "LocalModel":
         theta = theta or self.theta()

@@ -23,8 +23,6 @@ MODELS = 10
 """Of the ensemble that classifies them."""
 AT_ONCE = 128
 
-MEASURES = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
-
 
 def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, float]:
     """The paper's measures of concentration, means over the first training images, from n = 3 gradients each.
@@ -33,12 +31,13 @@ def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, f
     the gradients' mean length, of which the measures know nothing: R may disperse directions and change lengths.
     """
     probe, count = min(PROBE, len(data)), 0
-    sums = dict.fromkeys([*MEASURES, "norm"], 0.0)
+    measures = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
+    sums = dict.fromkeys([*measures, "norm"], 0.0)
     for start in range(0, probe, AT_ONCE):
         gradients = _gradients(F, data, slice(start, min(start + AT_ONCE, probe)), seed)
         v, usable = directions(gradients)
         v, count = v[:, usable], count + int(usable.sum())
-        for name, measure in MEASURES.items():
+        for name, measure in measures.items():
             sums[name] += float(measure(v).sum())
         sums["norm"] += float(gradients[:, usable].double().flatten(2).norm(dim=2).mean(0).sum())
     return {"usable": count / probe} | ({name: total / count for name, total in sums.items()} if count else {})

@@ -179,7 +179,7 @@ def test_repeats_agree_other_seeds_and_restarts_differ(geometry: Geometry) -> No
 
 def test_no_image_comes_back_clean_on_a_random_view() -> None:
     F, x = network("bayesian"), images(6)
-    wrong = (F.module(x).argmax(1) + 1) % 4
+    wrong = (F.eval().module(x).argmax(1) + 1) % 4
     x_adv = Square(m=3)(EOT(F, 2), x, wrong, 0.1)
     assert ((x_adv - x).flatten(1).abs().amax(1) > 0.05).all()
 

@@ -116,7 +116,8 @@ def test_models_that_judge_are_asked_once_all_attacks_are_over(monkeypatch: pyte
         asked.append(seed)
         return models_of(F, n, seed)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(prediction_module, "models_of", spy)
+    for module in ("graddiv.evaluation.prediction", "graddiv.networks.prediction"):
+        monkeypatch.setattr(f"{module}.models_of", spy)
     (found,) = attack_until_fooled(target, wanted_of(target, 0.1))
     choosing, judging = ([fold(0, role, 0, i) for i in range(2)] for role in ("choice", "ensemble"))
     assert asked == choosing * len(found.attacks) + judging

@@ -66,5 +66,5 @@ def test_tied_weights_have_one_noise() -> None:
 
 
 def test_a_layer_of_a_single_weight_has_no_spread_to_scale_with() -> None:
-    F = pni(torch.nn.Linear(1, 1))
+    F = pni(torch.nn.Linear(1, 1)).eval()
     assert torch.equal(F.bind(F.draw(0))(torch.ones(1, 1)), F.module(torch.ones(1, 1)))
