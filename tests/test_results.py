@@ -14,15 +14,16 @@ from graddiv.report.renderers import render
 from graddiv.runs import Run
 
 ROOT = Path(__file__).parent.parent
-STUDY = ROOT / "results" / "mnist-study"
+STUDY, ZOO = ROOT / "results" / "mnist-study", ROOT / "results" / "zoo"
 
 
-def test_every_number_is_drawn_again_from_the_records(tmp_path: Path) -> None:
-    render(Plan.load(STUDY), tmp_path, PaperValues)
-    kept = sorted(path.name for path in STUDY.iterdir() if path.suffix in (".csv", ".md"))
+@pytest.mark.parametrize("stored", [STUDY, ZOO])
+def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Path) -> None:
+    render(Plan.load(stored), tmp_path, PaperValues)
+    kept = sorted(path.name for path in stored.iterdir() if path.suffix in (".csv", ".md"))
     assert kept
     for name in kept:
-        assert (tmp_path / name).read_text() == (STUDY / name).read_text(), name
+        assert (tmp_path / name).read_text() == (stored / name).read_text(), name
 
 
 def test_the_networks_are_there() -> None:
@@ -58,9 +59,18 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
         assert sorted(row[i] for row in rows) == sorted(of_network)
 
 
-def test_the_findings_show_the_table_as_it_was_drawn() -> None:
-    table = [line for line in (STUDY / "accuracy-table.md").read_text().splitlines() if line.startswith("|")]
-    assert "\n".join(table) in (ROOT / "docs" / "findings.md").read_text()
+@pytest.mark.parametrize(("page", "table"), [("findings.md", STUDY / "accuracy-table.md"), ("zoo.md", ZOO / "zoo.md")])
+def test_a_page_shows_the_table_as_it_was_drawn(page: str, table: Path) -> None:
+    lines = [line for line in table.read_text().splitlines() if line.startswith("|")]
+    assert "\n".join(lines) in (ROOT / "docs" / page).read_text()
+
+
+def test_the_percentages_about_the_zoo_are_those_of_its_table() -> None:
+    text = (ROOT / "docs" / "zoo.md").read_text()
+    said = text[text.index("What it says:") : text.index("## Ensembles")]
+    numbers = set(re.findall(r"\d+\.\d(?= %| and \d| to \d)", said))
+    assert len(numbers) > 10
+    assert numbers <= set(re.findall(r"\d+\.\d", (ZOO / "zoo.md").read_text()))
 
 
 def test_the_tables_of_benchmarks_are_those_of_the_stored_runs() -> None:

@@ -12,7 +12,7 @@ from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.tables import DATA_TITLES, pooled_rows, scale_of_ours, the_only
 from graddiv.report.texts import bound
 
-CERTIFIED_AT = 0.5
+CERTIFIED_AT = 0.25
 """The l_2 radius, in pixel units, at which certified accuracy is shown."""
 
 PROXY = "*"
