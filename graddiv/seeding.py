@@ -7,12 +7,15 @@ import hashlib
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
+from operator import index
 from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
+
+from graddiv.errors import GradDivError
 
 
 def fold(seed: int, *names: int | str) -> int:
@@ -21,7 +24,11 @@ def fold(seed: int, *names: int | str) -> int:
     Distinct addresses give independent streams, so a choice can be repeated or resumed without replaying
     what was drawn before it.  (torch's CPU generator looks at the low 32 bits only, CUDA's at all of them.)
     """
-    address = repr((int(seed), *(name if isinstance(name, str) else int(name) for name in names)))
+    try:
+        seed = index(seed)
+    except TypeError:
+        raise GradDivError(f"seed is {seed!r}, expected a whole number") from None
+    address = repr((seed, *(name if isinstance(name, str) else int(name) for name in names)))
     return int.from_bytes(hashlib.blake2b(address.encode(), digest_size=8).digest(), "big") >> 1
 
 

@@ -1,8 +1,11 @@
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graddiv.errors import GradDivError
 from graddiv.seeding import fold, isolated, uniform
+from tests.helpers import no_type_checks
 
 names = st.lists(st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=8)), max_size=4)
 
@@ -15,6 +18,12 @@ def test_addresses_fold_to_the_same_seed_only_if_equal(seed: int, a: list[int | 
 
 def test_fold_is_the_same_on_every_machine() -> None:
     assert fold(0, "model", 3) == 4431682717382369302
+
+
+@pytest.mark.parametrize("seed", ["7", 1.5, None])
+def test_a_seed_is_a_whole_number(seed: object) -> None:
+    with no_type_checks(), pytest.raises(GradDivError, match=f"seed is {seed!r}, expected a whole number"):
+        fold(seed)  # type: ignore[arg-type]
 
 
 def test_the_number_one_and_its_name_are_different_addresses() -> None:
