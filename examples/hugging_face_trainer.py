@@ -12,7 +12,6 @@ from transformers import Trainer, TrainingArguments
 
 from graddiv import Adversary, GradDiv, Objective, bayesian
 from graddiv.data import load
-from graddiv.networks import mnist_cnn
 
 
 class GradDivTrainer(Trainer):
@@ -28,12 +27,13 @@ parser.add_argument("--digits", type=int, default=4500)
 options = parser.parse_args()
 
 x, y = load("mnist-mini").batch(range(options.digits))
-F = bayesian(mnist_cnn(0.05, seed=0), prior_sigma=0.05)
-diversity = GradDiv("dpp", lam=0.3, warmup=10, rampup=20)
+module = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Softplus(), nn.Linear(64, 10))
+F = bayesian(module, prior_sigma=0.05)
+diversity = GradDiv("dpp", lam=0.3, warmup=50, rampup=100)
 objective = Objective(F, examples=len(x), adversary=Adversary(0.1, m=3), diversity=diversity)
 with tempfile.TemporaryDirectory() as folder:
     arguments = TrainingArguments(
-        folder, num_train_epochs=1, per_device_train_batch_size=64, learning_rate=2e-3, report_to=[], use_cpu=True,
+        folder, num_train_epochs=3, per_device_train_batch_size=64, learning_rate=2e-3, report_to=[], use_cpu=True,
         save_strategy="no", remove_unused_columns=False, disable_tqdm=True,
     )  # fmt: skip
     digits = [{"x": image, "labels": label} for image, label in zip(x, y, strict=True)]

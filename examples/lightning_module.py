@@ -13,14 +13,13 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from graddiv import Adversary, GradDiv, Objective, bayesian
 from graddiv.data import load
-from graddiv.networks import mnist_cnn
 
 
 class AdvBNN(lightning.LightningModule):
     def __init__(self, module: nn.Module, examples: int) -> None:
         super().__init__()
         self.F = bayesian(module, prior_sigma=0.05)
-        diversity = GradDiv("dpp", lam=0.3, warmup=10, rampup=20)
+        diversity = GradDiv("dpp", lam=0.3, warmup=50, rampup=100)
         self.objective = Objective(self.F, examples=examples, adversary=Adversary(0.1, m=3), diversity=diversity)
 
     def training_step(self, batch: list[Tensor], index: int) -> Tensor:
@@ -43,14 +42,15 @@ options = parser.parse_args()
 x, y = load("mnist-mini").batch(range(options.digits))
 test_x, test_y = load("mnist-mini", "test").batch(range(100))
 trainer = lightning.Trainer(
-    max_epochs=1,
+    max_epochs=3,
     accelerator="cpu",
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
 )
-model = AdvBNN(mnist_cnn(0.05, seed=0), len(x))
+module = nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.Softplus(), nn.Linear(64, 10))
+model = AdvBNN(module, len(x))
 loader = DataLoader(TensorDataset(x, y), 64, shuffle=True)
 trainer.fit(model, loader, DataLoader(TensorDataset(test_x, test_y), 100))
 print(f"accuracy of the ensemble {float(trainer.callback_metrics['accuracy']):.1%}")
