@@ -186,6 +186,7 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
     assert len(copied) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_tiny")
 def test_the_table_of_the_literatures_defenses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     methods = ("no-defense", "ensemble", "smoothing", "jpeg")  # test_loop trains all of them

@@ -17,6 +17,7 @@ ROOT = Path(__file__).parent.parent
 STUDY, ZOO = ROOT / "results" / "mnist-study", ROOT / "results" / "zoo"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stored", [STUDY, ZOO])
 def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Path) -> None:
     render(Plan.load(stored), tmp_path, PaperValues)

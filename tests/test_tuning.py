@@ -195,6 +195,7 @@ def test_a_storage_that_cannot_be_used_is_named_without_its_password(url: str, w
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_told(watch: Watch, tmp_path: Path) -> None:
     with room(0), pytest.raises(GradDivError, match=r"cannot write .*\.queue: File too large"):
         tune(EXPERIMENT, tmp_path, GRID, JUDGE)

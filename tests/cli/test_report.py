@@ -48,6 +48,7 @@ def test_a_report_on_a_run(tmp_path: Path) -> None:
     assert {"plan.json", "report.html", "attacks-eps0.2.md", "accuracy-epsilon.svg"} <= set(made)
 
 
+@pytest.mark.slow
 def test_a_report_can_be_kept_with_all_it_is_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     fake.run(run, "adv-train", repeats=1)

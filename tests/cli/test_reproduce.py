@@ -36,6 +36,7 @@ def output(*arguments: str) -> str:
     return result.output
 
 
+@pytest.mark.slow
 def test_the_list_names_every_table_and_figure() -> None:
     listed = [line.split()[0] for line in output("--list").splitlines() if line.strip()]
     assert {"demo", "mnist", "cifar10", "stl10", *ENTRIES} <= set(listed)
@@ -50,6 +51,7 @@ def test_a_plan_is_shown_before_anything_is_done(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.slow
 def test_a_plan_without_its_data_says_how_to_get_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graddiv.data.files.search_path", lambda root: [tmp_path])
     shown = output("table1", "--dry-run", "--runs", str(tmp_path / "runs"))

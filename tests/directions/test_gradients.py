@@ -131,6 +131,7 @@ def test_plain_float32_cross_entropy_would_have_lost_the_direction() -> None:
     assert torch.cosine_similarity(plain.double(), exact[None]).item() < 0.99
 
 
+@pytest.mark.slow
 def test_the_error_of_the_mean_gradient_falls_as_one_over_sqrt_n() -> None:
     F, x, y = network("bayesian"), images(4), labels(4)
     with torch.no_grad():

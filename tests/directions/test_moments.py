@@ -47,6 +47,7 @@ def test_weights_that_underflow_leave_ratios_intact() -> None:
     torch.testing.assert_close(found.norm_ratio(), vmf.norm_weighted_mrl(g, s))
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_gradients() -> None:
     """One model and one gradient at a time: the next is made when the last is gone."""
     F = network("bayesian")

@@ -143,6 +143,7 @@ def test_progress_counts_what_is_left_and_never_goes_back(tmp_path: Path) -> Non
     assert heard[-1][2] == "EOT-PGD"
 
 
+@pytest.mark.slow
 def test_killed_at_random_moments_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
     target, wanted = small_target(), small_cells()[:3]
 

@@ -44,6 +44,7 @@ def test_the_record_holds_what_was_predicted_and_what_was_found(tmp_path: Path) 
     assert [type(each) for each in read_all(tmp_path)] == [type(record)]
 
 
+@pytest.mark.slow
 def test_evaluate_with_the_strong_suite_leaves_records_of_pilot_and_attacks(tmp_path: Path) -> None:
     F = network("bayesian")
     records = evaluate(F, images(4), labels(4), epsilon=0.1, suite_name="strong", n_ensemble=2, directory=tmp_path)

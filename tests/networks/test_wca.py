@@ -21,6 +21,7 @@ def test_every_sample_model_has_the_same_jacobian_of_the_logits() -> None:
     assert all(torch.allclose(J, mean) for J in jacobians)
 
 
+@pytest.mark.slow
 def test_the_noise_on_the_logits_has_covariance_w_l_lt_wt() -> None:
     F, x = small(), images(1)
     with torch.no_grad():

@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return found
 
 
-@pytest.mark.parametrize("networks", [True, False])
+@pytest.mark.parametrize("networks", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_report_drawn_from_its_archive_has_the_same_numbers(run: Run, networks: bool, tmp_path: Path) -> None:
     plan = plan_for([run.path], Choices())
     render(plan, tmp_path / "before")

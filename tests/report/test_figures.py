@@ -229,6 +229,7 @@ def test_the_papers_curve_is_scaled_to_our_radius_of_training(drawings: dict[str
     assert "which is 0.3 there and 0.2 here" in drawing.caption
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     for copy in ("a", "b"):
         paths = save(FIGURES["cosines"](fake.comparison(tmp_path / copy)), tmp_path / f"out-{copy}")

@@ -248,6 +248,7 @@ def test_a_page_of_one_run_without_records(bare: Contents) -> None:
     assert {"tables", "up-close", "figures", "checklist"}.isdisjoint(read.ids)
 
 
+@pytest.mark.slow
 def test_deterministic_networks_and_many_runs(tmp_path: Path) -> None:
     many = fake.comparison(tmp_path, ("adv-train", "adv-bnn", "adv-bnn+graddiv"), (0.1, 0.3))
     read = Page(page.render(contents(many)))
@@ -312,6 +313,7 @@ def test_recipe_cost_and_checklist(comparison: Comparison, read: Page) -> None:
     assert "A finite set of attacks proves no robustness." in read.text
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes(comparison: Comparison, html: str, tmp_path: Path) -> None:
     again = page.write(contents(comparison, figures=True), tmp_path)
     assert again.name == "report.html"

@@ -116,6 +116,7 @@ def test_each_file_is_read_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert set(read.values()) == {1}
 
 
+@pytest.mark.slow
 def test_other_records_beside_those_of_the_plan_change_no_byte(tree: Path) -> None:
     plan = Plan.load(tree / "report")
     render(plan, tree / "report", PaperValues)

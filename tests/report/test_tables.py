@@ -244,6 +244,7 @@ def test_no_attack_at_all_names_the_command(comparison: Comparison) -> None:
         accuracy_table(comparison.only(lambda run, record: False))
 
 
+@pytest.mark.slow
 def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
     for name in ("a", "b"):
         made = attack_table(fake.at(fake.comparison(tmp_path / name), epsilon=0.2, n=10))

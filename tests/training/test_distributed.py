@@ -17,6 +17,8 @@ from graddiv.performance import channels_last
 from graddiv.training import loop, objective_of, train
 from tests.training.helpers import METHODS, assert_same_outcome, loader, random_data, tiny
 
+pytestmark = pytest.mark.slow  # processes take seconds to start
+
 STEPS = (0, 1)
 CASES = [f"{data}/{method}" for data in ("mnist", "stl10") for method in METHODS]
 CPU = torch.device("cpu")
