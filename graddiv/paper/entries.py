@@ -20,7 +20,7 @@ CURVES = ("no-defense", "adv-train", "rse", *PAIR)
 TABLE1 = ("no-defense", "adv-train", "rse", "pni", "mi", *PAIR)
 
 RATIOS = {
-    "mnist": (1.0, 1 / 3, 2 / 3, 0.32 / 0.3, 0.34 / 0.3, 0.36 / 0.3, 0.38 / 0.3, 0.4 / 0.3),
+    "mnist": (1.0, 0.36 / 0.3, 2 / 3, 0.38 / 0.3, 0.34 / 0.3, 1 / 3, 0.32 / 0.3, 0.4 / 0.3),
     "cifar10": tuple(epsilon / (8 / 255) for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
     "stl10": tuple(epsilon / 0.03 for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
 }
