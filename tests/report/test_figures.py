@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 
 from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.records import ConcentrationRecord, GradientsRecord
+from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import output, style
 from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures import FIGURES
@@ -199,6 +199,15 @@ def test_absent_records_name_the_command_that_makes_them(tmp_path: Path, name: s
     command = r"'graddiv (sweep|measure|train|transfer) [^\n]*' makes them$"
     with pytest.raises(GradDivError, match=rf"^the figure {name} needs .*: {command}"):
         FIGURES[name](fake.compared(ReportRun(tmp_path, "Adv-BNN")))
+
+
+def test_the_concentration_at_attacked_examples_is_that_of_the_second_place(
+    comparisons: dict[str, Comparison], drawings: dict[str, Figure]
+) -> None:
+    records = [record for _, record in comparisons["rho-attacked"].with_measurement(GradientNoiseRecord)]
+    medians = [np.median(record.rho[:, 1].astype(float)) for record in records]
+    found = [row["x"] for row in table(drawings["rho-attacked"], what="median")]
+    assert found == pytest.approx(medians, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["sphere", "scatter", "kappa", "transfer", "accuracy-epsilon", "boundary"])

@@ -306,10 +306,12 @@ def test_only_epochs_with_the_whole_lambda_compete() -> None:
 
 
 def test_validation_accuracy_is_that_of_attacked_images() -> None:
-    experiment = tiny("mnist/adv-train", "training.select=best")
-    F, data = experiment.build(), random_data("mnist", 20, "validation")
+    experiment = tiny("mnist/adv-train", "network.width=0.25", "adversary.epsilon=1", "adversary.m=5")
+    F, blank = experiment.build(), random_data("mnist", 20, "validation")
+    x, _ = blank.batch(slice(0, 20))
+    y = F.bind(F.draw(0))(x).argmax(1)  # so that all clean images are right
+    data = Dataset(blank.name, blank.split, blank.images, y, blank.ids, blank.classes)
     objective = objective_of(F, experiment, 20)
-    x, y = data.batch(slice(0, 20))
     assert objective.adversary is not None
-    z = F.bind(F.draw(0))(objective.attacked(objective.adversary, x, y, data.ids, 5))
-    assert validation_accuracy(objective, data, 5) == float((z.argmax(1) == y).double().mean())
+    right = F.bind(F.draw(0))(objective.attacked(objective.adversary, x, y, data.ids, 5)).argmax(1) == y
+    assert validation_accuracy(objective, data, 5) == float(right.double().mean()) < 1
