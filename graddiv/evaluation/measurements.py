@@ -20,6 +20,7 @@ from graddiv.evaluation.concentration import (
     rotation_job,
 )
 from graddiv.evaluation.ensemble import ensemble_size_job
+from graddiv.evaluation.nearby import nearby_job
 from graddiv.evaluation.strong import gradient_noise_job
 from graddiv.evaluation.target import Target
 from graddiv.evaluation.transfer import transfer_job
@@ -33,6 +34,7 @@ from graddiv.records import (
     GradientsRecord,
     LossIncreaseRecord,
     MeasurementRecord,
+    NearbyRecord,
     RotationRecord,
     TransferRecord,
 )
@@ -100,6 +102,12 @@ MEASUREMENTS: dict[str, Measurement] = {
     "gradient-noise": Measurement(
         GradientNoiseRecord,
         lambda target, out, s: [gradient_noise_job(target, out, epsilon=s.epsilon, n=s.n)],
+        _at_epsilon,
+        of_random_networks_only=True,
+    ),
+    "nearby": Measurement(
+        NearbyRecord,
+        lambda target, out, s: [nearby_job(target, out, epsilon=s.epsilon, n=s.n)],
         _at_epsilon,
         of_random_networks_only=True,
     ),

@@ -239,6 +239,7 @@ STUDY = (
             Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),
             Render("rho-attacked", ("gradient-noise",)),
+            Render("rho-nearby", ("nearby",)),
         ),
         seeds=(0, 1, 2, 3, 4),
         scales=("quick",),

@@ -15,6 +15,7 @@ from graddiv.records.measurements import (
     GradientsRecord,
     LossIncreaseRecord,
     MeasurementRecord,
+    NearbyRecord,
     RotationRecord,
     TransferRecord,
 )
@@ -62,6 +63,7 @@ __all__ = [
     "JudgementRecord",
     "LossIncreaseRecord",
     "MeasurementRecord",
+    "NearbyRecord",
     "Record",
     "RotationRecord",
     "Row",

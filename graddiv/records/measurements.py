@@ -96,6 +96,39 @@ class GradientNoiseRecord(MeasurementRecord):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class NearbyRecord(MeasurementRecord):
+    """How concentrated the margin's gradients are at growing distances from each example."""
+
+    kind: ClassVar[str] = "nearby"
+    named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
+
+    n: int
+    """Gradients at each point."""
+    epsilon: float
+    """The greatest distance."""
+    distances: list[float]
+    """In l_inf, the first of them 0."""
+    mean_cosine: Float[np.ndarray, "b distances"]
+    """Mean cosine of pairs of gradients; NaN where not all of them have a direction."""
+    length: Float[np.ndarray, "b distances"]
+    """Mean length of a gradient."""
+
+    @property
+    def rho(self) -> Float[np.ndarray, "b distances"]:
+        """sqrt(max(0, mean cosine)), the debiased mean resultant length."""
+        rho: np.ndarray = np.sqrt(np.maximum(self.mean_cosine, 0.0))
+        return rho
+
+    @property
+    def summary(self) -> str:
+        places = ", ".join(
+            f"{_median(self.rho[:, i])} (length {_median(self.length[:, i])}) at {distance:.3g}"
+            for i, distance in enumerate(self.distances)
+        )
+        return f"rho of {self.n} gradients at distances from x, medians: {places}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class GradientsRecord(MeasurementRecord):
     """The unit gradients themselves, at the first examples."""
 

@@ -18,6 +18,7 @@ from graddiv.runs import CHECKLIST, Run
 FIGURES_OF = {
     "concentration": ("kappa",),
     "gradient-noise": ("rho-attacked",),
+    "nearby": ("rho-nearby",),
     "gradients": ("scatter", "cosines", "sphere"),
     "loss-increase": ("loss-increase",),
     "rotation": ("rotation",),

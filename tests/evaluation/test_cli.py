@@ -135,6 +135,7 @@ def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
     assert {path.name for path in (run / "records").glob("*.record")} == {
         "certificate.record",
         "gradient-noise-eps0.2.record",
+        "nearby-eps0.2.record",
         "concentration.record",
         "gradients.record",
         "loss-increase-eps0.2.record",

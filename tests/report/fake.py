@@ -23,6 +23,7 @@ from graddiv.evaluation.certificate import certificate_job
 from graddiv.evaluation.checklist import QUICK
 from graddiv.evaluation.concentration import concentration_job, gradients_job, loss_increase_job, rotation_job
 from graddiv.evaluation.ensemble import ensemble_size_job
+from graddiv.evaluation.nearby import SHARES, nearby_job
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.strong import gradient_noise_job
 from graddiv.evaluation.target import IMAGES, Examples
@@ -230,6 +231,9 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     lengths = {"mean_length": np.sqrt(q), "trace": np.ones_like(q), "q": q}
     noise = {"rho": np.sqrt(q / (1 + q)), **lengths, "predicted": cosine, "measured": cosine * 0.99}
     write(gradient_noise_job(of, out, epsilon=0.36), {name: a.astype(np.float32) for name, a in noise.items()})
+
+    cosine = np.clip(rng.normal(rho**2, 0.05, (EXAMPLES, len(SHARES))), 0.01, 1).astype(np.float32)
+    write(nearby_job(of, out, epsilon=0.2), {"mean_cosine": cosine, "length": 1 + cosine})
 
     k, n, shown = 4, 30, 5
     centre = np.random.default_rng(1).normal(size=P)

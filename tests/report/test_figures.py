@@ -69,6 +69,7 @@ def test_every_figure_of_the_paper_is_there() -> None:
         *(
             "kappa",
             "rho-attacked",
+            "rho-nearby",
             "accuracy-epsilon",
             "transfer",
             "cosines",
@@ -115,6 +116,8 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
             expected = [points("lam", "value", ("epsilon",), quantity=q) for q in ("accuracy", "rho")]
         case "rotation":
             expected = [points("angle", y, ("method", "norm")) for y in ("relative", "accuracy")]
+        case "rho-nearby":
+            expected = [points("distance", y, by_run) for y in ("rho", "length")]
         case _:
             expected = [points("x", "density", ("method",), what="density")]
     return list(zip(map(lines, panels), expected, strict=True))
@@ -122,7 +125,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
 
 CURVES = [
     *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
-    *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "loss-increase"),
+    *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "rho-nearby", "loss-increase"),
 ]
 
 
