@@ -8,8 +8,8 @@ import sys
 
 from graddiv.data import lookup
 from graddiv.experiment import forward_work
-from graddiv.paper.entries import targets
 from graddiv.paper.planning import ATTACKED, Request, RunPlan, plan_runs
+from graddiv.paper.targets import targets
 
 RATE = 3e12
 JUDGED = 40

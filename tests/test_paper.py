@@ -14,10 +14,13 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.checklist import Settings
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.paper.entries import DEMO, EFFORTS, ENTRIES, STUDY, ZOO, Effort, entries_of, targets
+from graddiv.paper.entries import DEMO, ENTRIES
+from graddiv.paper.entry import EFFORTS, Effort
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report
 from graddiv.paper.published import PaperValues
 from graddiv.paper.stages import StageRunner, claim, stages_of
+from graddiv.paper.study import STUDY, ZOO
+from graddiv.paper.targets import entries_of, targets
 from graddiv.recipes import title
 from graddiv.report.figures import FIGURES
 from graddiv.report.plan import PLAN, Plan
@@ -190,7 +193,7 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
 @pytest.mark.usefixtures("_tiny")
 def test_the_table_of_the_literatures_defenses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     methods = ("no-defense", "ensemble", "smoothing", "jpeg")  # test_loop trains all of them
-    monkeypatch.setattr("graddiv.paper.entries.ZOO", replace(ZOO, methods=methods))
+    monkeypatch.setattr("graddiv.paper.targets.ZOO", replace(ZOO, methods=methods))
     reproduced(["zoo"], tmp_path, monkeypatch)
     table = (tmp_path / "out" / "zoo.md").read_text()
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")}

@@ -10,7 +10,9 @@ from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
 from graddiv.experiment import TWO_CORES, duration
-from graddiv.paper.entries import DEMO, ENTRIES, STUDY, ZOO, Entry
+from graddiv.paper.entries import DEMO, ENTRIES
+from graddiv.paper.entry import Entry
+from graddiv.paper.study import STUDY, ZOO
 from graddiv.recipes import SCALES, title
 
 STUDIED = Path(__file__).parents[2] / "results" / "mnist-study"

@@ -13,7 +13,7 @@ from graddiv.errors import GradDivError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from graddiv.paper.entries import Entry
+    from graddiv.paper.entry import Entry
     from graddiv.paper.stages import Stage, StageRunner
     from graddiv.report.output import Table
 
@@ -60,7 +60,8 @@ def reproduce(
     """
     from rich.console import Console
 
-    from graddiv.paper.entries import QUICK_DEMO, entries_of
+    from graddiv.paper.entries import QUICK_DEMO
+    from graddiv.paper.targets import entries_of
 
     console = Console()
     if list_ or target is None:
@@ -164,7 +165,7 @@ def _list(console: "Console") -> None:
     from rich.table import Column, Table
 
     from graddiv.experiment import TWO_CORES, duration
-    from graddiv.paper.entries import targets
+    from graddiv.paper.targets import targets
     from graddiv.recipes import SCALES
 
     longest = max(map(len, targets()))

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from graddiv.evaluation.gradient_checks import differences, gradients, optimization, roughness
+from graddiv.evaluation.gradient_checks import differences, gradients, kink, optimization, roughness
 from graddiv.evaluation.look import Answer, Check, Look, draws_by_itself
 from graddiv.evaluation.prediction import models_of
 from graddiv.networks import running_statistics
@@ -150,6 +150,7 @@ CHECKS: Registry[Check] = Registry(
         "optimization": Check("answers are not found by optimization", optimization),
         "differences": Check("the gradient is the derivative", differences),
         "roughness": Check("the loss is smooth enough to follow", roughness),
+        "kink": Check("gradients are as diverse around images as at them", kink),
     },
 )
 """Every check by name, in the order in which they are made."""

@@ -9,9 +9,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from graddiv.directions.gradients import ZERO
+from graddiv.directions.gradients import ZERO, directions
+from graddiv.directions.regularizers import mean_cosine
 from graddiv.evaluation.layers import dying_layer
 from graddiv.evaluation.look import Answer, Look
+from graddiv.evaluation.nearby import displaced
 from graddiv.evaluation.verdicts import Outcome
 from graddiv.geometry import per_example
 from graddiv.networks import running_statistics
@@ -22,6 +24,10 @@ STEADY, SHATTERED = 0.5, 0.1
 """Cosines of gradients so close to each other: from the first on all is well, below the second they are noise."""
 MANY_ZERO, MOST_ZERO = 0.1, 0.5
 """Shares of gradients that are 0: from the first on attacks miss images, from the second on they miss the network."""
+AWAY = 8 / 255
+"""How far pixels are moved, at most, to see whether gradients of draws are as diverse there."""
+KINKED = 0.15
+"""How much greater the cosine of two draws is there than at the images, where they disperse in a kink."""
 AGREE, DISAGREE = 0.1, 0.5
 """Relative errors of a gradient: up to the first it agrees with finite differences, from the second on it does not."""
 
@@ -174,6 +180,28 @@ def roughness(look: Look) -> Answer:
         return "pass", said, numbers
     verdict: Outcome = "warn" if same >= SHATTERED else "fail"
     return verdict, f"{said}: they lead nowhere, whatever the noise does; attacks without gradients decide", numbers
+
+
+def kink(look: Look) -> Answer:
+    """Cosine of gradients of two draws at an image, and a little away from it.
+
+    A network trained to have diverse gradients at its images may have them there alone, in kinks that no attack
+    stays in: concentration at the images then says nothing of what an adversary meets.
+    """
+    if not look.usable:
+        return "not enough evidence", "there are no gradients to compare", {}
+    if len(look.models) == 1:
+        return "pass", "one function, one gradient at each image", {}
+    assert look.gradients is not None
+    x, y = look.near
+    moved = displaced(x, (look.offset("kink").double() + 1) / 2, AWAY)
+    away = torch.stack([look.gradient(f, moved, y) for f in look.models])
+    at, around = (float(_mean(mean_cosine(directions(g).v))) for g in (look.gradients, away))
+    numbers = {"cosine_at_images": at, "cosine_around_them": around, "distance": AWAY}
+    said = f"gradients of two draws have cosine {at:.2f} at images and {around:.2f} at most 8 grey levels away"
+    if around < at + KINKED:
+        return "pass", said, numbers
+    return "warn", f"{said}: they disperse in a kink at the images alone, which does not slow an attack", numbers
 
 
 def _cosine(a: Float[Tensor, "k ..."], b: Float[Tensor, "k ..."]) -> Float[Tensor, " k"]:

@@ -13,7 +13,8 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, cells, suite
 from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings
 from graddiv.experiment import Experiment
-from graddiv.paper.entries import EFFORTS, FAR, QUICK_EFFORT, RATIOS, SENSITIVITY, Effort, Entry
+from graddiv.paper.entries import FAR, RATIOS, SENSITIVITY
+from graddiv.paper.entry import EFFORTS, QUICK_EFFORT, Effort, Entry
 from graddiv.paper.published import STANDS_FOR
 from graddiv.recipes import radius, title
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun

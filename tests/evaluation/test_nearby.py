@@ -7,17 +7,20 @@ from torch import Tensor, nn
 from graddiv import GradDivError, bayesian
 from graddiv.evaluation import Target
 from graddiv.evaluation.batches import run
+from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.look import Look
 from graddiv.evaluation.nearby import SHARES, displaced, nearby_job
+from graddiv.networks import Dirac
 from graddiv.seeding import uniform
 from tests.evaluation.common import small_target
-from tests.helpers import images, labels
+from tests.helpers import convnet, images, labels, network
 
-KINK = 0.01
+KINK = 0.002
 
 
 class Kinked(nn.Module):
-    """x beside 100 min(x, 0.01): what follows it has steep and noisy gradients on black images alone."""
+    """x beside 100 min(x, 0.002): what follows it has steep and noisy gradients on black images alone."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.cat([x.flatten(1), 100 * x.flatten(1).clamp(max=KINK)], 1)
@@ -38,7 +41,19 @@ def test_a_kink_at_the_examples_is_seen_and_its_width_too() -> None:
     assert beyond > 0.5  # a tenth of the pixels still moves by less than the kink is wide
     assert record.length.mean(0)[0] > 3 * record.length.mean(0)[2]
     assert "at 0," in record.summary
-    assert "at 0.1" in record.summary
+    assert "at 0.02" in record.summary
+
+
+def test_the_check_warns_of_a_kink_and_of_nothing_else() -> None:
+    target = kinked_target()
+    item = CHECKS["kink"](Look(target.F, *target.examples(slice(0, 4))[:2]))
+    assert item.verdict == "warn"
+    assert item.evidence["cosine_around_them"] > item.evidence["cosine_at_images"] + 0.15
+    assert "in a kink at the images alone" in item.sentence
+    noisy = Look(network("bayesian"), images(4), labels(4))
+    assert CHECKS["kink"](noisy).verdict == "pass"
+    alone = CHECKS["kink"](Look(Dirac(convnet()), images(4), labels(4)))
+    assert (alone.verdict, alone.evidence) == ("pass", {})
 
 
 def test_at_distance_0_it_is_the_concentration_of_the_same_models() -> None:

@@ -1,0 +1,123 @@
+"""What goes beyond the paper: its MNIST findings over several trainings, and the literature's other defenses."""
+
+from graddiv.paper.entries import PAIR, TABLE1
+from graddiv.paper.entry import Entry, Render
+
+TRIO = ("adv-bnn", "adv-bnn+control", "adv-bnn+graddiv")
+"""Adv-BNN, the same trained longer, and the same trained longer with GradDiv."""
+
+STUDY = (
+    Entry(
+        "study-seeds",
+        "Is the gain beyond the radius of training more than the luck of one training?",
+        "mnist",
+        TRIO,
+        (
+            Render("accuracy-epsilon", ("curve", "strong")),
+            Render("accuracy-table", ("curve", "strong")),
+            Render("gradient-noise", ("gradient-noise",)),
+            Render("kappa", ("concentration",)),
+            Render("rho-attacked", ("gradient-noise",)),
+            Render("rho-nearby", ("nearby",)),
+        ),
+        seeds=(0, 1, 2, 3, 4),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-longer",
+        "What a second stage of eight epochs makes of the same networks",
+        "mnist",
+        TRIO[1:],
+        (
+            Render("accuracy-table", ("curve", "strong")),
+            Render("training-concentration"),
+            Render("rho-nearby", ("nearby",)),
+        ),
+        seeds=(0, 3),
+        settings=("stages.0.epochs=8", "stages.0.decays=[6]"),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-claims",
+        "What the paper says of transfer, loss increase and the number of gradients, looked at on one training of each",
+        "mnist",
+        PAIR,
+        (
+            Render("scatter", ("gradients",)),
+            Render("cosines", ("gradients",)),
+            Render("loss-increase", ("increase",)),
+            Render("transfer", ("transfer",)),
+            Render("n-sensitivity", ("sweep-n",)),
+        ),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-close",
+        "One training of each, looked at from all sides",
+        "mnist",
+        TRIO,
+        (
+            Render("attack-table", ("suite", "suite-beyond")),
+            Render("accuracy-table", ("curves",)),
+            Render("training-concentration"),
+            Render("m-sensitivity", ("sweep-m",)),
+            Render("rotation", ("rotation",)),
+            Render("checklist", ("checklist",)),
+        ),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-methods",
+        "The other defenses and regularizers",
+        "mnist",
+        (
+            *("no-defense", "adv-train", "rse", "rse+graddiv", "pni", "mi"),
+            *("adv-bnn", "adv-bnn+graddiv", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp"),
+        ),
+        (Render("accuracy-epsilon", ("curve",)),),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-adversarial",
+        "R at the adversarial x",
+        "mnist",
+        ("adv-bnn+graddiv",),
+        (Render("accuracy-epsilon", ("curve",)),),
+        settings=("graddiv.at=adversarial",),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-lambda",
+        "The weight of GradDiv",
+        "mnist",
+        ("adv-bnn+graddiv",),
+        (Render("lambda-sensitivity", ("curve",)),),
+        lambdas=(0.1, 0.3, 1.0, 3.0),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-width",
+        "Half the width",
+        "mnist",
+        PAIR,
+        (Render("accuracy-epsilon", ("curve",)),),
+        settings=("network.width=0.125",),
+        scales=("quick",),
+    ),
+)
+"""The paper's MNIST findings re-tested at scale quick; docs/findings.md says what came out."""
+
+
+ZOO = Entry(
+    "zoo",
+    "The defenses of the literature, under adversaries that know more and more of their randomness",
+    "mnist",
+    (
+        *TABLE1,
+        *("ensemble", "ensemble+graddiv", "gal", "adp", "dverge", "mc-dropout", "sap", "xie", "crops"),
+        *("smoothing", "pixeldp", "wca", "pni-image", "pni-activations", "bit-depth", "jpeg", "tv-min"),
+    ),
+    (Render("zoo-table", ("suite", "knowing", "concentration", "transfer", "certificate")),),
+    scales=("quick", "demo"),
+)
+"""docs/zoo.md describes them; the table is this entry's."""
