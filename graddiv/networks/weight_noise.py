@@ -26,8 +26,8 @@ class WeightNoise(RandomizedNetwork):
         """Return the standard deviation of the parameter `name`, in its shape or one that broadcasts to it."""
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        g = generator(seed, self.device)
-        return {name: standard_normal(self.module.get_parameter(name), g) for name in self.names}
+        g, w = generator(seed, self.device), dict(self.module.named_parameters())
+        return {name: standard_normal(w[name], g) for name in self.names}
 
     def mean(self) -> dict[str, Tensor]:
         return {name: torch.zeros_like(self.module.get_parameter(name)) for name in self.names}
