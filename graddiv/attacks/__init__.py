@@ -10,7 +10,8 @@ from graddiv.attacks.pgd import FGSM, PGD
 from graddiv.attacks.probes import RandomSearch, RotatedPGD
 from graddiv.attacks.spgd import StochasticPGD
 from graddiv.attacks.square import Square
-from graddiv.attacks.views import EOT, Cost, Exact, Fixed, Given, View, as_view
+from graddiv.attacks.view import Cost, Given, View
+from graddiv.attacks.views import EOT, Exact, Fixed, as_view
 
 __all__ = [
     "APGD",

@@ -11,7 +11,7 @@ from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule, keep_best
-from graddiv.attacks.views import View
+from graddiv.attacks.view import View
 from graddiv.directions.objectives import attack_objective
 from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import Linf, per_example
@@ -165,7 +165,7 @@ class _RecordingView(View):
 
     def first_prediction(self, k: int, x: Float[Tensor, "b ..."]) -> Int64[Tensor, " b"]:
         """Return the classes that the first model of iteration k predicts."""
-        with torch.no_grad(), self._running_statistics():
+        with torch.no_grad(), self.context():
             return next(self._counted(k))(x).argmax(1)
 
     def _record(self, f: SampleModel, x: Tensor) -> Tensor:
@@ -173,5 +173,5 @@ class _RecordingView(View):
         self.last_prediction = logits.detach().argmax(1)
         return logits
 
-    def _running_statistics(self) -> AbstractContextManager[None]:
-        return self.view._running_statistics()
+    def context(self) -> AbstractContextManager[None]:
+        return self.view.context()

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from graddiv.attacks.attack import Attack, Problem
-from graddiv.attacks.views import Given, View
+from graddiv.attacks.view import Given, View
 from graddiv.directions.objectives import Members, log_margin
 from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import per_example

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
-from graddiv.attacks.views import View, as_view
+from graddiv.attacks.view import View
+from graddiv.attacks.views import as_view
 from graddiv.errors import GradDivError
 from graddiv.geometry import Geometry, Linf, per_example
 from graddiv.networks.inputs import HALF, check_takes, naming_the_shape, plain

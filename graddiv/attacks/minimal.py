@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule, explaining
-from graddiv.attacks.views import View
+from graddiv.attacks.view import View
 from graddiv.geometry import Geometry, per_example
 from graddiv.losses import margin
 

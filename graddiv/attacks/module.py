@@ -7,7 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from graddiv.attacks.views import Cost, View, _NetworkView
+from graddiv.attacks.view import Cost, View
+from graddiv.attacks.views import NetworkView
 from graddiv.errors import GradDivError
 from graddiv.networks import SampleModel
 
@@ -27,7 +28,7 @@ def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | 
     not.
     """
     if like is None:
-        like = next(view.F.module.parameters(), None) if isinstance(view, _NetworkView) else None
+        like = next(view.F.module.parameters(), None) if isinstance(view, NetworkView) else None
     if like is None:
         raise GradDivError("a view of given models does not tell where they lie: pass like=x, the images to attack")
     if view.probabilities is not None and not mean:
@@ -52,7 +53,7 @@ class ViewModule(nn.Module):
 
     def forward(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         """Return the logits of the next model, or those of the ensemble of the next n."""
-        with self.view._running_statistics():
+        with self.view.context():
             if not self.mean:
                 return self._logits(self._next_model(), x)
             log_p = torch.stack([self._logits(f, x).log_softmax(1) for f in self._next_iteration()])

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.attacks.module import as_module
 from graddiv.attacks.registry import suite
-from graddiv.attacks.views import View
+from graddiv.attacks.view import View
 from graddiv.errors import GradDivError
 from graddiv.geometry import Linf
 from graddiv.registries import Registry

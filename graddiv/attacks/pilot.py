@@ -9,7 +9,8 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from graddiv.attacks.spgd import StochasticPGD
-from graddiv.attacks.views import EOT, View
+from graddiv.attacks.view import View
+from graddiv.attacks.views import EOT
 from graddiv.errors import GradDivError
 from graddiv.geometry import Geometry
 
