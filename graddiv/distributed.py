@@ -91,7 +91,7 @@ def join_processes(device: str | None = None) -> Iterator[Process]:
     Without torchrun this process is the only one.
     """
     size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
-    where = _device(device, local)
+    where = chosen_device(device, local)
     if size == 1:
         yield Process(0, 1, where)
         return
@@ -129,7 +129,7 @@ def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def _device(name: str | None, local_rank: int) -> torch.device:
+def chosen_device(name: str | None, local_rank: int = 0) -> torch.device:
     """Return a device that works; "cuda" without a number is the GPU of this process."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"

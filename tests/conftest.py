@@ -1,4 +1,5 @@
 import os
+import tempfile
 from collections.abc import Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from jaxtyping import config as jaxtyping
 # brings.  Processes that tests start inherit the environment.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
+# What was measured on this machine must not change what tests see, nor tests what is remembered of it.
+_CACHE = tempfile.TemporaryDirectory(prefix="graddiv-cache-")
+os.environ["XDG_CACHE_HOME"] = _CACHE.name
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("default")
 

@@ -164,7 +164,7 @@ def _list(console: "Console") -> None:
     """The targets, with the time that training their runs takes at each scale."""
     from rich.table import Column, Table
 
-    from graddiv.experiment import TWO_CORES, duration
+    from graddiv.experiment import duration, listed_speed
     from graddiv.paper.targets import targets
     from graddiv.recipes import SCALES
 
@@ -184,7 +184,7 @@ def _list(console: "Console") -> None:
             experiments = (
                 {e.run_name: e for entry in entries for e in entry.experiments(scale, None, ())} if possible else {}
             )
-            costs.append(duration(sum(e.work for e in experiments.values()) / TWO_CORES) if possible else "")
+            costs.append(duration(sum(e.work / listed_speed(e) for e in experiments.values())) if possible else "")
         table.add_row(
             name,
             entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures",
@@ -193,7 +193,8 @@ def _list(console: "Console") -> None:
         )
     console.print(table)
     console.print(
-        "\nThe time to train on two CPU cores, about; 'graddiv reproduce TARGET --dry-run' adds what is measured."
+        "\nThe time to train, about: on this machine where such a network was tried here before, else on two CPU cores."
+        "\n'graddiv reproduce TARGET --dry-run' tries them, and adds what is measured."
         "\nPictures are those that were drawn below this directory before."
     )
     suggest("graddiv reproduce demo --quick, a minute")

@@ -70,7 +70,7 @@ def train(
     keep_memory()
     if leads():
         about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
-        typer.echo(f"{about}: about {experiment.cost} on two CPU cores")
+        typer.echo(f"{about}: about {_training_time(experiment, device)} on this machine")
         typer.echo(f"run directory: {directory}")
     with Display(experiment.method, quiet=not leads()) as display:
         listeners: list[Listener] = [display]
@@ -134,7 +134,7 @@ def tune(
     )
     judge = tuning.Judge(number(epsilon) if epsilon else radius(experiment), n, m, examples)
     directory = out or Path("runs") / f"tune-{experiment.run_name}"
-    typer.echo(f"{search.size} trials, each about {experiment.cost} on two CPU cores, in {directory}")
+    typer.echo(f"{search.size} trials, each about {_training_time(experiment, device)} on this machine, in {directory}")
     with Display(experiment.method) as display:
         results = tuning.tune(
             experiment,
@@ -152,6 +152,18 @@ def tune(
     if results and (best := results[0]).robust is not None:
         typer.echo(f"best: --set graddiv.regularizer={best.regularizer} --set graddiv.lam={best.lam}")
         suggest("graddiv train with these settings, and another --seed if you report its accuracy")
+
+
+def _training_time(experiment: "Experiment", device: str | None) -> str:
+    """How long training takes here, about; its network is tried for two seconds."""
+    import os
+
+    from graddiv.distributed import chosen_device
+    from graddiv.experiment import duration
+    from graddiv.experiment.probe import training_seconds
+
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    return duration(training_seconds(experiment, str(chosen_device(device))) / processes)
 
 
 def _show(results: "list[Result]") -> None:
@@ -184,7 +196,8 @@ def recipes(context: typer.Context) -> None:
         table.add_row(name, title(recipe(name).method), *costs)
     Console().print(table)
     typer.echo(
-        "\nCosts are rough, for two CPU cores.  +graddiv-REGULARIZER chooses another regularizer, one of "
+        "\nCosts are rough: for this machine where such a network was tried here before, else for two CPU cores."
+        "\n+graddiv-REGULARIZER chooses another regularizer, one of "
         f"{', '.join(REGULARIZERS)}.\n"
         "'graddiv recipes show NAME --scale quick' prints one in full, to start your own from."
     )

@@ -8,9 +8,6 @@ from graddiv.registries import ARCHITECTURES
 if TYPE_CHECKING:
     from graddiv.experiment.schema import Experiment, NetworkSection
 
-TWO_CORES = 30e9
-"""Multiplications per second in training, measured on two cores of 2020s servers: good to a factor of two."""
-
 
 def forward_work(network: "NetworkSection") -> float:
     """Multiplications of a forward pass of one image."""

@@ -10,7 +10,7 @@ from pydantic import ConfigDict, Field, create_model, model_validator
 
 from graddiv.data import SOURCES
 from graddiv.experiment.build import training_set, untrained_network, validation_set
-from graddiv.experiment.cost import TWO_CORES, duration, training_work
+from graddiv.experiment.cost import duration, training_work
 from graddiv.experiment.defense import Defense, Deterministic
 from graddiv.experiment.defenses import DEFENSES
 from graddiv.experiment.fields import (
@@ -26,6 +26,7 @@ from graddiv.experiment.fields import (
     Width,
     listed_in,
 )
+from graddiv.experiment.speed import listed_speed
 from graddiv.registries import ARCHITECTURES, REGULARIZERS
 
 if TYPE_CHECKING:
@@ -207,8 +208,8 @@ class Experiment(Section):
 
     @property
     def cost(self) -> str:
-        """The time training takes on two CPU cores, about."""
-        return duration(self.work / TWO_CORES)
+        """The time training takes, about, for lists: here if the network was tried here, else on two CPU cores."""
+        return duration(self.work / listed_speed(self))
 
     def to_toml(self) -> str:
         """The recipe, complete: what is absent is off."""
