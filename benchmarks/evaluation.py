@@ -26,14 +26,19 @@ from graddiv import bayesian
 from graddiv.attacks import PGD, Given
 from graddiv.data import load
 from graddiv.distributed import join_processes
-from graddiv.evaluation import Cell, Target, attack_all, attack_until_fooled, cells, suite
+from graddiv.evaluation import Cell, Target, attack_all, attack_until_fooled, cells, suite, target_of
 from graddiv.evaluation.batches import run as make
 from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.transfer import transfer_job
+from graddiv.experiment import forward_work
+from graddiv.experiment.probe import multiplications_per_second
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
+from graddiv.recipes import recipe
 from graddiv.records import AttackRecord, cross_fitted_total
 from graddiv.seeding import fold, generator
+from graddiv.training import train as train_run
 
 EPSILON = 0.3
 N = 10
@@ -104,6 +109,26 @@ def total_only(quick: bool) -> Measurement:
     }
 
 
+def estimates(quick: bool) -> Measurement:
+    """Estimated over actual CPU time of EOT-PGD and of a training of three stages, the network tried before."""
+    examples = 1000 if quick else 4500
+    changes = [f"data.examples={examples}", "training.epochs=1", "training.decays=[]"]
+    experiment = recipe("mnist-mini/adv-bnn+graddiv", "demo" if quick else "quick", changes)
+    speed = multiplications_per_second(experiment, clock=cpu_seconds)
+    of = target_of(experiment, experiment.build(), examples=100)
+    job = attack_job(of, Cell(PGD(m=10), "eot", N, EPSILON, 0))
+    begun = cpu_seconds()
+    make([job])
+    attacked = cpu_seconds()
+    with tempfile.TemporaryDirectory() as directory:
+        train_run(experiment, Path(directory) / "run", device="cpu")
+    trained = cpu_seconds()
+    return {
+        "attack": job.work * len(of.data) * forward_work(experiment.network) / speed / (attacked - begun),
+        "training": experiment.work / speed / (trained - attacked),
+    }
+
+
 def share_of_the_suite(directory: Path, quick: bool) -> None:
     """One of the processes that torchrun starts."""
     with join_processes("cpu") as process:
@@ -148,6 +173,8 @@ def run(contestant: str, quick: bool) -> None:
             measure(lambda: make([concentration_job(of, n=int(option))]), warm_up=lambda: None)
         case "total only":
             measure(lambda: total_only(quick), warm_up=lambda: None, score=lambda found: found)
+        case "estimate":
+            measure(lambda: estimates(quick), warm_up=lambda: None, score=lambda found: found)
         case "share":
             share_of_the_suite(Path(option), quick)
 
@@ -184,6 +211,7 @@ def main() -> None:
     sizes = ("concentration, 10", "concentration, 100")
     found |= compete(name, [*contestants, *sizes], options.quick, rounds=3)
     total = compete(name, ["total only"], options.quick, rounds=1)["total only"]
+    estimated = compete(name, ["estimate"], options.quick, rounds=1)["estimate"]
     rounds = [[seconds_with(processes, options.quick) for processes in (1, 2)] for _ in range(3)]
     one, two = ([min(times) for times in zip(*of, strict=True)] for of in zip(*rounds, strict=True))
 
@@ -204,6 +232,8 @@ def main() -> None:
             "total_only/full": total["share"],
             "accuracy, total only": total["total"],
             "accuracy, cross-fitted total of the table": total["table's total"],
+            "estimate/actual, attack": estimated["attack"],
+            "estimate/actual, training": estimated["training"],
             "concentration_memory n=100/n=10": found[sizes[1]]["megabytes"] / max(found[sizes[0]]["megabytes"], 1.0),
             "slowest turn/fastest": spread(found),
         },

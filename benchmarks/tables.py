@@ -23,6 +23,7 @@ AIMS: dict[str, tuple[str, float]] = {
     "square/pyautoattack": ("at most", 1.0),
     "bb/foolbox": ("at most", 1.0),
     "bb_image/foolbox": ("at most", 1.0),
+    "bb_distance/foolbox": ("at most", 1.0),
     "training_step/naive": ("at least", 1.3),
     "training_step_small/naive": ("at least", 1.3),
     "two_processes/one": ("at least", 1.7),

@@ -1,5 +1,6 @@
 """`graddiv train`, `graddiv tune` and `graddiv recipes`."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -156,8 +157,6 @@ def tune(
 
 def _training_time(experiment: "Experiment", device: str | None) -> str:
     """How long training takes here, about; its network is tried for two seconds."""
-    import os
-
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration
     from graddiv.experiment.probe import training_seconds

@@ -80,11 +80,12 @@ class Cell:
         }
 
     def work(self, target: Target) -> float:
-        """Forward-equivalents of one batch, about: an attack step on n models, or the judging of clean images."""
+        """Forward-equivalents of one batch, about: the attack's steps on n models, and two ensembles that judge."""
+        judging = 2.0 * (target.n_ensemble if target.random else 1)
         if self.attack is None:
-            return 2.0 * target.n_ensemble
+            return judging
         n = 1 if self.mode != "eot" or not target.random else self.n
-        return self.attack.passes_per_iteration * self.attack.iterations * self.attack.restarts * n
+        return judging + self.attack.passes_per_iteration * self.attack.iterations * self.attack.restarts * n
 
     @property
     def file_name(self) -> str:

@@ -18,7 +18,7 @@ from graddiv.evaluation.checklist import QUICK, Settings, checklist
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
 from graddiv.experiment import forward_work
-from graddiv.experiment.probe import multiplications_per_second
+from graddiv.experiment.probe import multiplications_per_second, training_seconds
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, RunPlan, plan_runs
 from graddiv.paper.shipped import shipped
 from graddiv.recipes import title
@@ -81,8 +81,8 @@ class StageRunner:
         """What is left to do of a stage, about, on this machine; its network is tried for two seconds."""
         experiment = stage.plan.experiment
         if stage.need is None:
-            work = 0.0 if stage.plan.shipped else experiment.work * (1 - stage.share_trained)
-            return work and work / self._speed(stage)
+            share = 0.0 if stage.plan.shipped else 1 - stage.share_trained
+            return share and share * training_seconds(experiment, str(self.process.device)) / self.process.size
         if stage.need == CHECKLIST_NEED:
             examples = stage.plan.effort.examples or 10_000
             passes = 0.0 if self._checked(stage) else _checklist_passes(self._checklist(stage), examples)
