@@ -1,6 +1,7 @@
 import os
 import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -47,3 +48,4 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         jaxtyping.update("jaxtyping_disable", False)
+        (Path(_CACHE.name) / "graddiv" / "speed.json").unlink(missing_ok=True)
