@@ -98,6 +98,15 @@ def _suite(run: RunPlan, ratio: float = 1.0) -> list[Cell]:
     return cells(attacks, [run.at(ratio)], n=effort.n, repeats=effort.repeats, random=run.experiment.random)
 
 
+def _of_training(run: RunPlan) -> list[Cell]:
+    """The adversary of training itself, which sees one fresh sample model at each step."""
+    adversary = run.experiment.adversary
+    if adversary is None:
+        return []
+    attack = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start)
+    return cells([attack], [run.radius], modes=["eot"], n=1, random=run.experiment.random)
+
+
 def _strong(run: RunPlan) -> list[Cell]:
     """The strong adversary with as many passes as the curve's, where the paper's two methods part."""
     passes = max(run.effort.curve_n) * run.effort.m
@@ -131,6 +140,7 @@ ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
     "curves": lambda run: [cell for n in run.effort.curve_n for cell in run.eot(run.radii, n, fgsm=True)],
     "curve": lambda run: run.eot(run.radii, max(run.effort.curve_n)),
     "curve-n1": lambda run: run.eot(run.radii, 1),
+    "of-training": _of_training,
     "pgd": lambda run: run.eot([run.radius], run.effort.n),
     "strong": _strong,
     "knowing": _knowing,

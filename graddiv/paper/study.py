@@ -14,7 +14,7 @@ STUDY = (
         TRIO,
         (
             Render("accuracy-epsilon", ("curve", "strong")),
-            Render("accuracy-table", ("curve", "strong")),
+            Render("accuracy-table", ("curve", "strong", "of-training")),
             Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),
             Render("rho-attacked", ("gradient-noise",)),
@@ -29,7 +29,7 @@ STUDY = (
         "mnist",
         TRIO[1:],
         (
-            Render("accuracy-table", ("curve", "strong")),
+            Render("accuracy-table", ("curve", "strong", "of-training")),
             Render("training-concentration"),
             Render("rho-nearby", ("nearby",)),
         ),
