@@ -2,19 +2,56 @@
 
 import re
 from collections.abc import Iterator
+from typing import NamedTuple
+
+FENCE = re.compile(r"^([ ]*)(`{3,}|~{3,})[ ]*([^\n`]*)\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
+
+SHELL = ("sh", "bash", "console")
+
+
+class Block(NamedTuple):
+    """A fenced block."""
+
+    language: str
+    """The first word behind the fence: python, sh, {code-cell}; "" if there is none."""
+    body: str
+
+
+def fenced(text: str) -> list[Block]:
+    """Every fenced block, however deep it is indented."""
+    return [
+        Block((info.split() or [""])[0], re.sub(rf"^{indent}", "", body, flags=re.MULTILINE))
+        for indent, _, info, body in FENCE.findall(text)
+    ]
 
 
 def blocks(text: str, *languages: str) -> list[str]:
-    """The fenced blocks of these languages; "" is none."""
-    return re.findall(rf"^```(?:{'|'.join(languages)})\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    """The bodies of the fenced blocks of these languages."""
+    return [block.body for block in fenced(text) if block.language in languages]
+
+
+def indented_code(text: str) -> list[str]:
+    """Lines that Markdown takes for code because of four spaces, and that no fence names the language of."""
+    found, in_list, before = [], False, ""
+    for line in FENCE.sub("", text).splitlines():
+        if line and not line.startswith(" "):
+            in_list = re.match(r"([-*+]|\d+[.)]) ", line) is not None
+        if line.startswith("    ") and not before.strip() and not in_list:
+            found.append(line)
+        before = line
+    return found
+
+
+def shell_commands(text: str) -> list[str]:
+    """The commands of shell blocks: without prompt and comment, lines that go on joined."""
+    lines = [line for block in blocks(text, *SHELL) for line in block.replace("\\\n", " ").splitlines()]
+    without_comments = (re.sub(r"(^|\s)#.*", "", line).removeprefix("$ ").strip() for line in lines)
+    return [command for command in without_comments if command]
 
 
 def commands(text: str, program: str) -> Iterator[str]:
-    """Every line of a shell block or of indented code, and every `command` in the text, that calls the program."""
-    lines = [line for block in blocks(text, "", "sh", "bash", "console") for line in block.splitlines()]
-    prose = re.sub(r"^```.*?^```$", "", text, flags=re.MULTILINE | re.DOTALL)
-    indented = re.findall(r"^    (\S.*)$", prose, re.MULTILINE)
-    for line in [*lines, *indented, *re.findall(r"`([^`\n]+)`", prose)]:
-        command = line.split(" #")[0].removeprefix("$ ").strip()
+    """Every command of a shell block, and every `command` in the text, that calls the program."""
+    prose = FENCE.sub("", text)
+    for command in [*shell_commands(text), *re.findall(r"`([^`\n]+)`", prose)]:
         if command.startswith(f"{program} "):
             yield command

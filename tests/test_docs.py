@@ -27,9 +27,16 @@ from tests.markdown import blocks, commands
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = {str(p.relative_to(DOCS)): p.read_text() for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts}
-WITH_PYTHON = [name for name, text in PAGES.items() if blocks(text, "python")]
 SLOW = ("adversaries.md", "audit.md")
 EQUATIONS = re.findall(r"\]\(\.\./(graddiv/[\w/]+\.py)\)((?:[:,;]? *(?:and )?`\w+[^`]*`)*)", PAGES["equations.md"])
+
+
+def python_blocks(page: str) -> list[str]:
+    """The blocks of a page that are run."""
+    return blocks(PAGES.get(page, ""), "python")
+
+
+WITH_PYTHON = [page for page in PAGES if python_blocks(page)]
 
 
 def all_commands() -> list[tuple[str, str]]:
@@ -68,7 +75,7 @@ def test_python_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setitem(BUDGETS, "quick", planted.BUDGET)
     namespace = stand_ins()
     with no_type_checks():
-        for code in blocks(PAGES[page], "python"):
+        for code in python_blocks(page):
             exec(compile(code, page, "exec"), namespace)
 
 

@@ -12,17 +12,19 @@ from typer.testing import CliRunner
 
 from graddiv.attacks import Attack
 from graddiv.attacks.attack import Problem
-from graddiv.attacks.registry import ATTACKS, RegisteredAttack
+from graddiv.attacks.registry import ATTACKS, RegisteredAttack, suite
 from graddiv.cli import app
 from graddiv.data import SOURCES, Dataset, Source
 from graddiv.data.source import Part, RawExamples
 from graddiv.errors import GradDivError
+from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.experiment import DEFENSES, Defense
 from graddiv.networks import RandomizedNetwork
 from graddiv.networks.weight_noise import WeightNoise
 from graddiv.recipes import recipe
-from graddiv.records import read_all
+from graddiv.records import PAPER_ATTACKS, read_all
 from graddiv.registries import ARCHITECTURES, REGULARIZERS, Architecture, Registry
+from graddiv.report.figures.training import MEASURES
 from graddiv.runs import Run
 from graddiv.seeding import isolated
 from tests.helpers import no_type_checks
@@ -210,3 +212,13 @@ def test_a_registry_suggests_the_nearest_name() -> None:
         GradDivError, match=r"^unknown fruit 'aple', did you mean 'apple'\? expected one of apple, pear$"
     ):
         _ = registry["aple"]
+
+
+def test_lists_that_reports_keep_without_torch_are_those_of_the_registries() -> None:
+    assert sorted(PAPER_ATTACKS) == sorted(attack.name for attack in suite("paper"))
+    assert list(MEASURES) == [f"R_{name}" for name in REGULARIZERS]
+
+
+def test_the_help_of_measure_names_every_measurement() -> None:
+    shown = CliRunner().invoke(app, ["measure", "--help"]).output
+    assert all(f"{name}: {(entry.record.__doc__ or '').split()[0]}" in shown for name, entry in MEASUREMENTS.items())

@@ -1,9 +1,11 @@
 """`graddiv measure`, `transfer`, `checklist` and `sweep`: what there is to know of a run besides the table."""
 
+from inspect import cleandoc
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from graddiv.cli.attack import Batch, Epsilon, Examples, Out, RunPath, Seed, Split, load_target, radii_of
 from graddiv.cli.common import leads, number, progress_bar, suggest, words
@@ -19,13 +21,28 @@ if TYPE_CHECKING:
     from graddiv.evaluation.verdicts import Item
     from graddiv.records import AttackRecord
 
+
+class MeasureCommand(TyperCommand):
+    """Its help lists the measurements; their registry needs torch, so only this help waits for it."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """What the docstring says, then each measurement with what its record is of."""
+        from graddiv.evaluation.measurements import MEASUREMENTS
+
+        about = {name: (each.record.__doc__ or "").strip().splitlines()[0] for name, each in MEASUREMENTS.items()}
+        self.help = "\n\n".join(
+            [cleandoc(measure.__doc__ or ""), *(f"[bold]{name}[/]: {text}" for name, text in about.items())]
+        )
+        super().format_help(ctx, formatter)
+
+
 COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
 
 
 def measure(
     run: RunPath,
     what: Annotated[
-        str, typer.Option(help="Which of the measurements named above, comma-separated; all that apply if not given.")
+        str, typer.Option(help="Which measurements, separated by commas; all that apply if not given.")
     ] = "",
     n: Annotated[
         int, typer.Option("--n", "--gradients", help="Gradients at each example, and models of the largest ensemble.")
@@ -41,12 +58,7 @@ def measure(
 ) -> None:
     """Measure how concentrated a trained run's gradients are, and what an adversary gains by it.
 
-    concentration: kappa, mean resultant lengths, |E g| / E |g| of every example.  gradients: those of the first
-    examples.  increase: of the loss under EOT-PGD, beside Theorem 1's bound.  rotation: PGD along turned gradients.
-    boundary: decision regions of sample models.  ensemble: accuracy against the number of models that answer.
-    transfer: whether images made to fool one sample model fool others.  certificate: votes of sample models, and the
-    l_2 radii that randomized smoothing proves.  The figures are drawn from these records,
-    below RUN/records.
+    The figures of a report are drawn from these records, which lie below RUN/records.
     """
     from graddiv.evaluation.measurements import MEASUREMENTS, MeasurementSettings, measurement
 

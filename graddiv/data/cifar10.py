@@ -101,6 +101,7 @@ FILES = {
 
 SOURCE = Source(
     name="cifar10",
+    title="CIFAR-10",
     shape=(3, 32, 32),
     sizes={"train": 50_000, "test": 10_000},
     held_out=5_000,

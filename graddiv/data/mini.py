@@ -31,6 +31,7 @@ def balanced_rows(labels: Int64[np.ndarray, " n"], per_class: int) -> Int64[np.n
 
 SOURCE = Source(
     name="mnist-mini",
+    title="MNIST-mini",
     shape=(1, 28, 28),
     sizes={part: 10 * per_class for part, per_class in PER_CLASS.items()},
     held_out=500,

@@ -82,6 +82,7 @@ SIZES = {
 
 SOURCE = Source(
     name="mnist",
+    title="MNIST",
     shape=(1, 28, 28),
     sizes={"train": 60_000, "test": 10_000},
     held_out=5_000,

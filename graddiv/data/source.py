@@ -78,6 +78,8 @@ class Source:
     """The folder of a data set that ships with the package."""
     crop_and_flip: bool = False
     """Whether training augments it with random crops and flips."""
+    title: str = ""
+    """What tables call it, if not by its name."""
 
     @property
     def training_examples(self) -> int:

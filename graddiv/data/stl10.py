@@ -50,6 +50,7 @@ FILES = {
 
 SOURCE = Source(
     name="stl10",
+    title="STL-10",
     shape=(3, 96, 96),
     sizes={"train": 5_000, "test": 8_000},
     held_out=500,

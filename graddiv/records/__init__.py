@@ -37,6 +37,8 @@ from graddiv.records.statistics import (
 from graddiv.records.tables import (
     ALL_TOTAL,
     CROSS_FITTED_TOTAL,
+    MODE_PREFIXES,
+    PAPER_ATTACKS,
     PAPER_ROWS,
     PAPERS_TOTAL,
     Row,
@@ -48,7 +50,9 @@ from graddiv.records.tables import (
 __all__ = [
     "ALL_TOTAL",
     "CROSS_FITTED_TOTAL",
+    "MODE_PREFIXES",
     "PAPERS_TOTAL",
+    "PAPER_ATTACKS",
     "PAPER_ROWS",
     "AttackRecord",
     "BoundaryRecord",

@@ -12,11 +12,17 @@ from graddiv.records.attack import AttackRecord
 from graddiv.records.record import Record
 from graddiv.records.statistics import Summary, accuracy, by_value, cross_fitted_total, summary, total, wilson
 
+PAPER_ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
+"""The paper's attacks in its order, by the names that they have in `graddiv.attacks`, which needs torch."""
+
+MODE_PREFIXES = ("", "EOT^1-", "EOT-")
+"""How a row's label says through which view the adversary looked."""
+
 PAPER_ROWS = tuple(
     f"{prefix}{attack}"
-    for attack in ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "FAB", "B&B")
-    for prefix in ("", "EOT^1-", "EOT-")
-    if not (prefix == "EOT-" and attack in ("FAB", "B&B"))
+    for attack in PAPER_ATTACKS
+    for prefix in MODE_PREFIXES
+    if attack != "Square" and not (prefix == "EOT-" and attack in ("FAB", "B&B"))
 )
 """The 16 attacks over which the paper's Total is taken."""
 

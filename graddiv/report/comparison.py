@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
 from graddiv import store
+from graddiv.data.registry import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
@@ -171,6 +172,11 @@ class Comparison:
     def data(self) -> str:
         """The data set of its runs."""
         return self.runs[0].data
+
+    @property
+    def data_title(self) -> str:
+        """What titles call it; a data set that is not registered, of records from elsewhere, goes by its name."""
+        return (SOURCES[self.data].title if self.data in SOURCES else "") or self.data
 
     @property
     def epsilon(self) -> float:

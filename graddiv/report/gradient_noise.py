@@ -8,7 +8,6 @@ from graddiv.errors import GradDivError
 from graddiv.records import GradientNoiseRecord
 from graddiv.report.comparison import Comparison
 from graddiv.report.output import Table
-from graddiv.report.tables import DATA_TITLES
 
 ENOUGH = 0.9
 """A cosine to the true gradient that an adversary may be content with."""
@@ -35,7 +34,7 @@ def gradient_noise_table(comparison: Comparison) -> Table:
         )
     return Table(
         name="gradient-noise",
-        title=f"What an adversary sees of the gradient, {DATA_TITLES.get(comparison.data, comparison.data)}",
+        title=f"What an adversary sees of the gradient, {comparison.data_title}",
         columns=("method", "where", "ρ", "|μ|", "tr Cov", "q", "cosine predicted", "cosine measured", "draws for 0.9"),
         rows=tuple(rows),
         caption="Gradients g of the margin over sample models, medians over examples, at the clean x and where ten "

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 from graddiv.errors import GradDivError
 from graddiv.records import (
+    MODE_PREFIXES,
+    PAPER_ATTACKS,
     PAPER_ROWS,
     PAPERS_TOTAL,
     AttackRecord,
@@ -20,11 +22,8 @@ from graddiv.report.texts import bound
 
 Value = TypeVar("Value")
 
-ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
-LABELS = ("clean", *(f"{mode}{attack}" for mode in ("", "EOT^1-", "EOT-") for attack in ATTACKS))
+LABELS = ("clean", *(f"{mode}{attack}" for mode in MODE_PREFIXES for attack in PAPER_ATTACKS))
 """Rows in the paper's order: by mode."""
-
-DATA_TITLES = {"mnist": "MNIST", "mnist-mini": "MNIST-mini", "cifar10": "CIFAR-10", "stl10": "STL-10"}
 
 
 def attack_table(comparison: Comparison) -> Table:
@@ -60,7 +59,7 @@ def attack_table(comparison: Comparison) -> Table:
             columns.append(f"{run.title}, paper")
     return Table(
         name=f"attacks-eps{epsilon:.6g}",
-        title=f"Accuracy (%) under attack, {DATA_TITLES.get(comparison.data, comparison.data)}, ε = {bound(epsilon)}",
+        title=f"Accuracy (%) under attack, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
         caption=_attack_caption(comparison, decides, bool(marked)),
@@ -112,7 +111,7 @@ def accuracy_table(comparison: Comparison) -> Table:
                     numbers.append((start[0], n or "", run.method, epsilon, *row, theirs_here))
     return Table(
         name="accuracy-epsilon-table",
-        title=f"Accuracy (%) against the perturbation bound ε, {DATA_TITLES.get(comparison.data, comparison.data)}",
+        title=f"Accuracy (%) against the perturbation bound ε, {comparison.data_title}",
         columns=("attack", "n", "method", "whose", "clean", *(f"ε = {epsilon:.4g}" for epsilon in epsilons[1:])),
         rows=tuple(body),
         caption=_accuracy_caption(
@@ -141,7 +140,7 @@ def checklist_table(comparison: Comparison) -> Table:
     verdicts = Counter(row[2] for row in rows)
     return Table(
         name="checklist",
-        title=f"Signs of gradients that hide, {DATA_TITLES.get(comparison.data, comparison.data)}",
+        title=f"Signs of gradients that hide, {comparison.data_title}",
         columns=("behaviour", "method", "verdict", "evidence"),
         rows=tuple(rows),
         caption=f"{', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}. "

@@ -9,7 +9,7 @@ from graddiv.errors import GradDivError
 from graddiv.records import ALL_TOTAL, PAPERS_TOTAL, CertificateRecord, ConcentrationRecord, Row, TransferRecord
 from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
-from graddiv.report.tables import DATA_TITLES, pooled_rows, scale_of_ours, the_only
+from graddiv.report.tables import pooled_rows, scale_of_ours, the_only
 from graddiv.report.texts import bound
 
 CERTIFIED_AT = 0.25
@@ -56,7 +56,7 @@ def zoo_table(comparison: Comparison) -> Table:
     repeats = {len({r.repeat for r in run.attacks}) for run in comparison.runs}
     return Table(
         name="zoo",
-        title=f"Defenses of the literature, {DATA_TITLES.get(comparison.data, comparison.data)}, ε = {bound(epsilon)}",
+        title=f"Defenses of the literature, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=("defense", *values),
         rows=tuple(body),
         caption=f"Ours: {scale_of_ours(comparison, {r.examples for r in records}, repeats)}.  {_finding(lines)}  "
