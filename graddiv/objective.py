@@ -26,17 +26,22 @@ Place = Literal["clean", "adversarial"]
 
 @dataclass(frozen=True)
 class Adversary:
-    """The inner PGD of adversarial training: on fresh weights at each of its steps, from the original image."""
+    """The inner PGD of adversarial training: on fresh weights at each of its steps, from the original image.
+
+        objective = Objective(F, examples=50_000, adversary=Adversary(epsilon=8 / 255, m=10))
+
+    epsilon: the radius in the max norm, images lying in [0, 1].
+    m: steps of PGD.
+    alpha: its step size as a share of epsilon.
+    random_start: whether it starts from a random point of the ball, not from the original image.
+    clean_weight: the weight of the clean loss; the adversarial one has the rest.
+    """
 
     epsilon: float
-    """The radius in the max norm, images lying in [0, 1]."""
     m: int = 10
-    """Steps of PGD."""
     alpha: float = 0.25
-    """Its step size as a share of epsilon."""
     random_start: bool = False
     clean_weight: float = 0.0
-    """The weight of the clean loss; the adversarial one has the rest."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
@@ -48,9 +53,13 @@ class Adversary:
 class Objective(nn.Module):
     """L + lam R with L = (1 - w) CE(f(x_adv), y) + w CE(f(x), y) + alpha_kl / N KL(q || p) for Bayesian networks.
 
-        F = bayesian(my_module, prior_sigma=0.05)
+        F = bayesian(module, prior_sigma=0.05)
         objective = Objective(F, examples=50_000, adversary=Adversary(8 / 255), diversity=GradDiv("dpp"))
-        loss = objective(x, y, step=step)  # then loss.backward(), as in any loop; objective.parts for the log
+        loss = objective(x, y, step=0)  # the number of this step
+        loss.backward()  # as in any loop
+        print(objective.parts)  # for the log
+
+    Called with a batch, returns the loss as a scalar tensor; `parts` then holds its summands by name.
 
     f is drawn anew at each step, x_adv is found against other draws; w is 1 without an adversary.  All randomness is
     addressed by (seed, step) and, example by example, by data-set index: never by batch or rank.

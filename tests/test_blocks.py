@@ -11,6 +11,7 @@ import shlex
 import subprocess
 import tomllib
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -44,7 +45,7 @@ def installable(words: list[str]) -> bool:
     """Extras are those of pyproject.toml, files are there."""
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     named = {extra for word in words for group in re.findall(r"\[(.*?)\]", word) for extra in group.split(",")}
-    files = [after for word, after in zip(words, words[1:], strict=False) if word in ("-c", "-r")]
+    files = [after for word, after in pairwise(words) if word in ("-c", "-r")]
     return words[0] == "install" and named <= extras.keys() and all((ROOT / file).exists() for file in files)
 
 

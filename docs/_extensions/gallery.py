@@ -1,23 +1,19 @@
 """Every table and figure that `graddiv reproduce` makes, from the registry, with the pictures that are stored."""
 
-import json
+import os
 import re
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
+from stored import DOCS, RESULTS, Shown, shown
 
 from graddiv.experiment import TWO_CORES, duration
 from graddiv.paper.entries import DEMO, ENTRIES
 from graddiv.paper.entry import Entry
 from graddiv.paper.study import STUDY, ZOO
 from graddiv.recipes import SCALES, title
-
-STUDIED = Path(__file__).parents[2] / "results" / "mnist-study"
-STUDY_OF = "study-seeds"
-"""The entry that it is a run of."""
 
 SECTIONS = {
     "The demo": DEMO,
@@ -26,16 +22,11 @@ SECTIONS = {
     "The defenses of the literature": (ZOO,),
 }
 ABOUT = {
-    "The demo": "`make demo`, or `graddiv reproduce demo`: two networks that come with the package.",
+    "The demo": "`make demo`, or `graddiv reproduce demo`: two networks that come with the package, of the study whose "
+    "figures stand below.",
     "The paper's MNIST findings re-tested": "What came out so far is in [findings.md](findings.md).",
     "The defenses of the literature": "They are described in [zoo.md](zoo.md).",
 }
-
-
-def stored() -> dict[str, str]:
-    """What the plan of the stored study draws, by renderer: the name of its files."""
-    plan = json.loads((STUDIED / "plan.json").read_text(encoding="utf-8"))
-    return {item["renderer"]: item["name"] for item in plan["items"]}
 
 
 def training_time(entry: Entry, scale: str) -> str:
@@ -46,9 +37,9 @@ def training_time(entry: Entry, scale: str) -> str:
     return f"{scale} {duration(sum(work.values()) / TWO_CORES)}"
 
 
-def described(entry: Entry, pictures: dict[str, str]) -> str:
+def described(entry: Entry) -> str:
     """An entry as Markdown."""
-    target, scale = ("demo", "demo") if entry in DEMO else (entry.name, "quick")
+    target, scale = ("demo", "demo") if entry in DEMO else (entry.name, cheapest(entry))
     methods = ", ".join(title(method) for method in entry.methods)
     times = "none, its networks come with the package" if entry.shipped else "; ".join(
         time for s in SCALES if (time := training_time(entry, s)))  # fmt: skip
@@ -58,34 +49,46 @@ def described(entry: Entry, pictures: dict[str, str]) -> str:
         f"Makes {', '.join(f'`{render.renderer}`' for render in entry.renders)} of {methods}. "
         f"Training on two CPU cores: {times}.",
     ]
-    shows_it = entry.name == STUDY_OF or (entry.name in ENTRIES and entry.data == "mnist")
-    found = [pictures[r.renderer] for r in entry.renders if r.renderer in pictures] if shows_it else []
-    for name in found:
-        if (STUDIED / f"{name}.png").exists():
-            lines.append(f"![{entry.title}](../results/mnist-study/{name}.png)")
-        else:
-            table = re.sub(r"^\*\*(.*)\*\*$", r"\1:", (STUDIED / f"{name}.md").read_text(encoding="utf-8"), flags=re.M)
-            lines.append(f":::{{wide-table}}\n{table}\n:::")
-    if found:
-        lines.append(
-            "*From the stored study ([results/mnist-study](../results/mnist-study)), at scale quick and of Adv-BNN "
-            f"without and with GradDiv only: `graddiv reproduce {STUDY_OF}`.*"
-        )
-    elif not entry.shipped:
-        lines.append("*No run of it is stored.*")
+    found = list(shown(entry))
+    for each in found:
+        lines += [picture(entry, each), f"*{origin(each)}*"]
+    if len(found) < len(entry.renders):
+        missing = "Nothing" if not found else "Nothing more"
+        lines.append(f"*{missing} of it is stored: the command makes it.*")
     return "\n\n".join(lines)
+
+
+def cheapest(entry: Entry) -> str:
+    """The scale of the command: quick if there is one, as results at scale demo say little."""
+    return "quick" if "quick" in entry.scales else entry.scales[-1]
+
+
+def picture(entry: Entry, each: Shown) -> str:
+    """A figure as an image, a table as itself."""
+    if each.path.suffix == ".png":
+        return f"![{entry.title}]({os.path.relpath(each.path, DOCS)})"
+    table = re.sub(r"^\*\*(.*)\*\*$", r"\1:", each.path.read_text(encoding="utf-8"), flags=re.M)
+    return f":::{{wide-table}}\n{table}\n:::"
+
+
+def origin(each: Shown) -> str:
+    """Whose records it shows."""
+    source = each.source.relative_to(DOCS.parent).as_posix()
+    how = "Drawn when this site was built, from what is stored in" if each.drawn else "Stored in"
+    of = f"{len(each.methods)} defenses" if len(each.methods) > 4 else ", ".join(each.methods)
+    return f"{how} [{source}](../{source}), at scale {each.scale}: {of}."
 
 
 class Gallery(SphinxDirective):
     """All of them."""
 
     def run(self) -> list[nodes.Node]:
-        pictures = stored()
-        self.env.note_dependency(str(STUDIED / "plan.json"))
+        for plan in RESULTS.glob("*/plan.json"):
+            self.env.note_dependency(str(plan))
         parts = []
         for section, entries in SECTIONS.items():
             parts += [f"## {section}", ABOUT.get(section, "")]
-            parts += [described(entry, pictures) for entry in entries]
+            parts += [described(entry) for entry in entries]
         return self.parse_text_to_nodes("\n\n".join(parts), allow_section_headings=True)
 
 

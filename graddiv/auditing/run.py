@@ -62,21 +62,36 @@ def audit(
 ) -> Audit:
     """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
 
-        report = graddiv.audit(model, x, y, epsilon=8 / 255)
+        import torch
+        from graddiv import audit
+        from graddiv.data import load
+
+        x, y = load("mnist-mini", "test").batch(range(100))  # or images and labels of yours, pixels in [0, 1]
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(784, 10))  # or yours
+        report = audit(model, x, y, epsilon=8 / 255)
+        print(report.robust.ensemble, report.shortcomings)
         report.write("audits/mine")  # the page, the card, the adversarial examples
+
+    Returns an `Audit`.  `clean` and `robust` hold three numbers each, accuracies as shares with their 95 % interval
+    (`mean`, `low`, `high`): `per_draw` where one draw answers, `ensemble` where n_ensemble do, `worst[k]` where an
+    attacker may ask k times.  `checks` and `indicators` are what was found before and during the attacks,
+    `shortcomings` says why the evidence is not sufficient (empty where it is), `complete` and `exit_code` sum that up,
+    `ladder` is what an adversary achieves who knows the draws, `x_adv` holds the adversarial examples, `card`
+    everything as JSON, and `write(directory)` makes the page.  docs/audit.md explains how to read it.
 
     model: a module, a RandomizedNetwork, a function x -> logits, a list of modules of which one answers at random, or
         the directory of a run.  In the mode in which it answers: nothing is switched.
     x, y: images and labels as tensors or arrays; or x is a Dataset or DataLoader of both.
     epsilon: the radius, as a share of the range of a pixel: 8/255 whatever the bounds are.
-    norm: linf or l2.
+    norm: linf or l2, in which epsilon is measured.
     bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
-    budget: quick, standard or exhaustive, or a `Budget`.
-    examples: only the first so many.
+    budget: quick (minutes, a first look), standard (hours, what to publish), exhaustive (days), or a `Budget`.
+    examples: only the first so many; all if None.
     name: what the network is called; by default the name of its class.
     about: what its card says of it: authors, link, dataset, ...
     peers: libraries whose attacks are run too, such as torchattacks.
-    out: a directory that holds everything; the same call again goes on where this one stopped.
+    out: a directory that then holds everything, the page included (needs the extra [report]); the same call again
+        goes on where this one stopped.  If None, nothing is written.
     n_ensemble: the draws of an ensemble.
     seed: of everything random.
     batch: how many images are looked at together.

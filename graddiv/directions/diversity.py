@@ -41,8 +41,10 @@ class GradDiv(nn.Module):
     """lambda(step) * 1/b sum_x R(v_1(x) .. v_n(x)), v_i the unit input gradients of n sample models drawn at this step.
 
         diversity = GradDiv("dpp", lam=1.0, n=3, warmup=600, rampup=6000)  # periods in steps
-        loss = task_loss + diversity(F, x, y, step=step)
+        f = F.bind(F.draw(seed=0))
+        loss = cross_entropy(f(x), y) + diversity(F, x, y, step=0)
 
+    Called with a network and a batch, returns lambda R as a scalar tensor, to be added to a loss.
     Batch norm uses its running statistics; nothing is computed while lambda is 0; `parts` keeps what was found.
 
     name: the regularizer R, one of `REGULARIZERS`.

@@ -38,12 +38,29 @@ def evaluate(
 ) -> list[AttackRecord]:
     """The records of a network in memory, on tensors or arrays x and y, a data set, or a DataLoader.
 
-        records = evaluate(F, x, y, epsilon=8 / 255, attacks=["pgd", "apgd-ce"], repeats=3, progress=True)
+        records = evaluate(F, x, y, epsilon=[4 / 255, 8 / 255], attacks=["pgd", "apgd-ce"], modes="eot", n=5)
         for epsilon, rows in table_per_epsilon(records).items():
-            for row in rows: print(epsilon, row.label, row.accuracy)
+            for row in rows:
+                print(epsilon, row.label, row.accuracy.mean, row.accuracy.interval)
 
-    The suite "strong" chooses its modes and n itself.  What would make the numbers mean something else than they seem
-    to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.
+    Returns an `AttackRecord` for each attack, mode, epsilon and repeat, and for clean images: whether each example was
+    right, model by model, and what it cost.  `table` sums them up.  What would make the numbers mean something else
+    than they seem to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.
+
+    F: a `RandomizedNetwork`, or a module, which is taken as deterministic.
+    x, y: images with pixels in [0, 1] and labels, as tensors or arrays; or x is a data set or a DataLoader of both.
+    epsilon: one radius or several.
+    attacks: names such as "pgd" (`graddiv.attacks.registry.ATTACKS` lists them) or attacks themselves; those of the
+        suite if there are none.
+    suite_name: paper, published, quick or demo, which differ in iterations; or strong, which chooses modes and n.
+    modes: how the adversary sees the network: "fixed" one draw, "eot1" a fresh one at each step, "eot" n of them.
+    n: sample models at each step of "eot".
+    repeats: how often everything is done, with other draws.
+    n_ensemble: the sample models, never seen by an attack, that judge.
+    seed: of everything random.
+    batch: how many images are looked at together.
+    directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
+    progress: whether to show a bar, or a function that is told of the progress.
     """
     check_counts(n=n, repeats=repeats, n_ensemble=n_ensemble, batch=batch)
     target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)

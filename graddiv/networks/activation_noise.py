@@ -53,6 +53,10 @@ def pni_activations(
 ) -> ActivationPNINetwork:
     """Add learned noise inside `module` (in place).
 
+        F = pni_activations(module, input_shape=x.shape[1:], at="outputs")
+
+    Returns a `RandomizedNetwork` whose parameters include the noise levels.
+
     module: the network; it must contain a convolution or linear layer.
     input_shape: the shape of one image, from which the shape of the noise at each site follows.
     alpha: the initial noise level, in standard deviations of the activation.

@@ -99,6 +99,10 @@ def _cosines(like: Tensor) -> Float[Tensor, "8 8"]:
 def compressed(module: nn.Module, *, bits: int | None = None, quality: int | None = None) -> Dirac:
     """Put a compression before `module`: to so many bits a pixel, or JPEG of that quality, or first the one, then JPEG.
 
+        F = compressed(module, bits=3)
+
+    Returns a `Dirac` network whose gradient is that of a stand-in: compression has none (`straight_through`).
+
     module: the network; train it on compressed images, as Guo et al. do.
     bits: 1 to 8; 3 is usual.
     quality: 1 to 100; 75 in the released code.

@@ -63,6 +63,10 @@ def mc_dropout(
 ) -> DropoutNetwork:
     """Insert dropout before every convolution and linear layer of `module` (in place) but the first.
 
+        F = mc_dropout(module, input_shape=x.shape[1:])
+
+    Returns a `RandomizedNetwork` whose noise are the masks.  A module with dropout of its own: `randomize`.
+
     module: the network; layers of its own that drop out must be in eval mode, as they would draw behind the noise.
     input_shape: the shape of one image, from which the shapes of the masks follow.
     conv_rate: the share of channels that is dropped before a convolution.

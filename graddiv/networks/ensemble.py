@@ -60,6 +60,10 @@ class EnsembleNetwork(RandomizedNetwork):
 def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None = None) -> EnsembleNetwork:
     """Make a random ensemble of two or more networks.
 
+        F = ensemble([module, another])
+
+    Returns a `RandomizedNetwork`: a sample model is one of the members.
+
     members: the networks; initialise them independently, since members that start alike have the same gradients.
     probabilities: how often each answers; equally often by default.
     """

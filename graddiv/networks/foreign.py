@@ -85,8 +85,17 @@ class SeededModel:
 def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOUT) -> ForeignNetwork:
     """Make a `RandomizedNetwork` of any stochastic module that draws from the global random state when called.
 
+        F = randomize(model)  # a module with dropout, say
+        label = F.predict(x).label
+
+    Returns a `RandomizedNetwork` whose noise is the seed of the generators of torch, NumPy and Python.
+
     MC dropout, random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work
-    unchanged.  `active` names the layer types that draw only in train mode and must go on drawing in eval mode.
+    unchanged.
+
+    module: the network.
+    active: the types of layers that draw only in train mode and must go on drawing in eval mode; dropout of all kinds
+        by default.
     """
     return ForeignNetwork(module, active)
 

@@ -59,6 +59,12 @@ def bayesian(
 ) -> GaussianNetwork:
     """Make every named parameter of `module` Gaussian, as Adv-BNN does: weights, biases, batch-norm scale and shift.
 
+        F = bayesian(module, prior_sigma=0.05)
+        optimizer = torch.optim.Adam(F.parameters())  # the means and the logarithms of the standard deviations
+        loss = cross_entropy(F.bind(F.draw(seed=0))(x), y) + 0.02 / 50_000 * F.kl()
+
+    Returns a `RandomizedNetwork` that also has `kl()`, the KL divergence from the prior.
+
     module: the network; its own parameters become the means mu.
     prior_sigma: sigma_0, the standard deviation of the prior N(0, sigma_0^2); positive, in units of the weights.
     init_sigma: the first standard deviation of every weight; sigma_0 by default, as in Adv-BNN.

@@ -90,6 +90,10 @@ def mixup_inference(
 ) -> MixupNetwork:
     """Make a deterministic `module` stochastic at inference by mixing its input with images of `pool`.
 
+        F = mixup_inference(module, pool=(training_images, training_labels))
+
+    Returns a `RandomizedNetwork` whose noise chooses the images that x is mixed with.
+
     module: the network that classifies the mixture.
     pool: (images, labels) of the *training* set, in the pixel range of x; partners from the test set would mix an
         attacked image with itself.

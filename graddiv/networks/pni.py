@@ -37,7 +37,14 @@ class PNINetwork(WeightNoise):
 def pni(module: nn.Module, alpha: float = 0.25, *, granularity: Granularity = "layerwise") -> PNINetwork:
     """Add learned noise to the weights of every convolution and linear layer; biases and batch norm stay clean.
 
-    alpha, the initial noise level, is one number for a layer, for an output channel or for each weight.
+        F = pni(module)
+
+    Returns a `RandomizedNetwork` whose parameters include the noise levels.
+
+    module: the network; it must contain a convolution or linear layer.
+    alpha: the initial noise level, in standard deviations of a layer's weights.
+    granularity: whether a level is one number for a layer ("layerwise"), for an output channel ("channelwise") or for
+        each weight ("elementwise").
     """
     if not (math.isfinite(alpha) and alpha > 0):
         raise GradDivError(f"alpha is {alpha}, expected a positive number")

@@ -39,10 +39,20 @@ SampleModel = Callable[[Tensor], Tensor]
 class RandomizedNetwork(nn.Module, ABC):
     """F = f_theta(., noise) with noise ~ p: `module` is the architecture, its parameters are (part of) theta.
 
+        f = F.bind(F.draw(seed=0))  # a sample model: the same seed gives the same function
+        logits = f(x)
+        models = F.sample(5, seed=0)  # five of them
+        label = F.predict(x).label  # what an ensemble of 20 says
+
+    `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw` and `realise`.  F itself
+    has no output.
+
     Called under `torch.no_grad()`, `bind` realises the weights once and for the gradient they are constants: the fast
     path of attacks and of prediction (bind again once theta has moved).  With gradients enabled the sample model is
     differentiable in theta, and any number of sample models may be alive at once: this is the path of training.  The
     mode of the module (train or eval) is never touched.
+
+    module: the architecture, with its parameters.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -195,7 +205,13 @@ class BoundModel:
 
 
 class Dirac(RandomizedNetwork):
-    """q_theta is a point mass: a deterministic network (*No defense*, *Adv. train*) in the same vocabulary."""
+    """q_theta is a point mass: a deterministic network (*No defense*, *Adv. train*) in the same vocabulary.
+
+        F = Dirac(module)
+        logits = F(x)  # as the module itself; draw, bind, sample and predict are there, too
+
+    module: the network.
+    """
 
     @property
     def random(self) -> bool:

@@ -43,6 +43,10 @@ def rse(
 ) -> RSENetwork:
     """Insert a noise site before every convolution of `module` (in place); the first has sigma_init, in pixel units.
 
+        F = rse(module, input_shape=x.shape[1:])
+
+    Returns a `RandomizedNetwork`.
+
     module: the network; it must contain a convolution.
     input_shape: the shape of one image, (c, h, w), from which the shape of the noise at each site follows.
     sigma_init: the standard deviation of the noise on the image; 0.2 as in RSE.  Input normalization comes after this

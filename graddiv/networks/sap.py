@@ -83,6 +83,10 @@ def sap(
 ) -> SAPNetwork:
     """Prune after every activation layer of `module` (in place).
 
+        F = sap(module, input_shape=x.shape[1:])
+
+    Returns a `RandomizedNetwork` whose noise chooses the units that are kept.
+
     module: the network; its activations must be modules, such as nn.ReLU.
     input_shape: the shape of one image, from which the shape of the noise at each site follows.
     fraction: how many units are drawn, as a share of all; 1 is the paper's SAP-100, which keeps 63 % of equal ones.

@@ -111,6 +111,11 @@ class PixelDPNetwork(SiteNetwork, GaussianSmoothing):
 def smoothing(module: nn.Module, input_shape: Sequence[int], *, sigma: float = 0.25) -> SmoothedNetwork:
     """Add Gaussian noise to the image before `module`, whose input normalization, if any, comes after the noise.
 
+        F = smoothing(module, input_shape=x.shape[1:], sigma=0.25)
+
+    Returns a `RandomizedNetwork` that `graddiv measure RUN --what certificate` can certify.
+
+    module: the network; train it under the same noise.
     input_shape: the shape of one image.
     sigma: the standard deviation of the noise, in pixel units; 0.12 to 1 in the released code.
     """
@@ -119,6 +124,10 @@ def smoothing(module: nn.Module, input_shape: Sequence[int], *, sigma: float = 0
 
 def pixeldp(module: nn.Module, input_shape: Sequence[int], *, sigma: float = 0.25) -> PixelDPNetwork:
     """Scale the first convolution of `module` to be 1-Lipschitz, and add Gaussian noise to its output (in place).
+
+        F = pixeldp(module, input_shape=x.shape[1:], sigma=0.25)
+
+    Returns a `RandomizedNetwork` that `graddiv measure RUN --what certificate` can certify.
 
     module: the network; its first layer must be a convolution that pads, if at all, with zeros.
     input_shape: the shape of one image.

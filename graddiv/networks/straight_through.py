@@ -36,7 +36,11 @@ class StraightThrough(nn.Module):
 def straight_through(fn: Callable[[Tensor], Tensor]) -> StraightThrough:
     """Make a layer of `fn`: exact forward, identity backward.
 
-    nn.Sequential(straight_through(jpeg), network) is a module that attacks can differentiate.  fn keeps the shape of
-    its input and treats every example alike; parameters inside it get no gradient.
+        F = Dirac(torch.nn.Sequential(straight_through(torch.round), module))  # attacks can differentiate it
+
+    Returns a module; a network that holds it has `proxy_gradient`, which records and audits tell.
+
+    fn: a function of images that keeps their shape and treats every example alike; parameters inside it get no
+        gradient.
     """
     return StraightThrough(fn)

@@ -112,6 +112,11 @@ def total_variation(
 ) -> TotalVariationNetwork:
     """Rebuild the image from half of its pixels before `module` sees it; train `module` on rebuilt images.
 
+        F = total_variation(module, input_shape=x.shape[1:], iterations=10)
+
+    Returns a `RandomizedNetwork` whose noise chooses the pixels.
+
+    module: the network.
     input_shape: the shape of one image, (c, h, w).
     lam: the weight of the total variation; 0.03 in the released code.
     iterations: of the solver, always all of them.

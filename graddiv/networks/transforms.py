@@ -106,9 +106,14 @@ def resize_and_pad(
 ) -> TransformNetwork:
     """Resize the image to r x r and put it somewhere on a canvas of constant brightness (Xie et al. 2018).
 
-    r is uniform over its sizes, the place uniform over all.  Bilinear, with both ends of the offsets included.  No
-    training is needed: `module` may be any trained network that takes the canvas.
+        F = resize_and_pad(module, input_shape=x.shape[1:], shrink=True)
 
+    Returns a `RandomizedNetwork` whose noise chooses size and place.
+
+    r is uniform over its sizes, the place uniform over all.  Bilinear, with both ends of the offsets included.  No
+    training is needed.
+
+    module: any trained network that takes the canvas.
     input_shape: the shape of one image, (c, h, w) with h = w.
     margin: the canvas has `margin` more pixels a side than the image, and r goes from the image's size to one less than
         the canvas: 36 for 32 in CIFAR-10, as in DEEPSEC.
@@ -132,6 +137,11 @@ def resize_and_pad(
 def random_crops(module: nn.Module, input_shape: Sequence[int], *, margin: int = 2) -> TransformNetwork:
     """Classify a random crop of the image, resized to the image's size (Guo et al. 2018).
 
+        F = random_crops(module, input_shape=x.shape[1:])
+
+    Returns a `RandomizedNetwork` whose noise chooses the crop.
+
+    module: the network; train it on such crops.
     input_shape: the shape of one image, (c, h, w) with h = w.
     margin: how many pixels a side a crop lacks; there are (margin + 1)^2 crops, all equally likely.
     """

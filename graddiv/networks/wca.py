@@ -55,6 +55,10 @@ class WCANetwork(SiteNetwork):
 def wca(module: nn.Module, input_shape: Sequence[int], *, features: int = 32) -> WCANetwork:
     """Put a layer of `features` units before the classifier of `module` (in place), with noise on its output.
 
+        F = wca(module, input_shape=x.shape[1:])
+
+    Returns a `RandomizedNetwork` whose parameters include the covariance of the noise.
+
     module: the network; its last layer must be linear.
     input_shape: the shape of one image.
     features: the dimension of the noise; 32 in the released code.

@@ -46,9 +46,17 @@ class Row(NamedTuple):
 def table(records: Sequence[AttackRecord]) -> list[Row]:
     """Clean accuracy, then at each epsilon a row for every attack and the Totals over all of them.
 
+        for row in table(records):
+            print(row.label, row.accuracy.mean, row.accuracy.interval)
+
+    Returns rows with `label`, `accuracy` (`mean` as a share, `std` over repeats, the 95 % `interval` over examples),
+    `per_draw`, `attacks` and `epsilon`.
+
     Attacks of one name with different settings are rows of their own, told apart by what differs; a Total counts them
     all.  It is taken within a repeat, so over the repeats that all its attacks have.  Where there are several epsilons
     every label says which one it is of.
+
+    records: what `evaluate` returned, or `graddiv.records.read_all` read.
     """
     sets = sorted({(r.examples, r.data.sha256[:8]) for r in records})
     if len(sets) > 1:
@@ -62,7 +70,15 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
 
 
 def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]:
-    """A table for each epsilon, clean accuracy in all of them."""
+    """A table for each epsilon, clean accuracy in all of them.
+
+        for epsilon, rows in table_per_epsilon(records).items():
+            print(epsilon, [(row.label, row.accuracy.mean) for row in rows])
+
+    Returns by epsilon the rows of `table`.
+
+    records: what `evaluate` returned, or `graddiv.records.read_all` read.
+    """
     clean = [record for record in records if record.is_clean]
     attacked = by_value([record for record in records if not record.is_clean], "epsilon")
     return {epsilon: table([*clean, *group]) for epsilon, group in attacked.items()}
