@@ -145,6 +145,7 @@ def records(
     writer = csv.DictWriter(sys.stdout, columns, restval="")
     writer.writeheader()
     writer.writerows(lines)
+    suggest("graddiv report RUN draws what they say")
 
 
 def load_target(

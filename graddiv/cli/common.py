@@ -1,5 +1,6 @@
 """What several commands share."""
 
+from collections.abc import Callable, Iterable
 from fractions import Fraction
 
 import typer
@@ -7,12 +8,21 @@ import typer
 from graddiv.errors import GradDivError
 from graddiv.progress import leads, progress_bar
 
-__all__ = ["leads", "number", "progress_bar", "suggest", "whole_number", "words"]
+__all__ = ["beginning", "leads", "number", "progress_bar", "suggest", "whole_number", "words"]
 
 
 def suggest(what: str) -> None:
     """The last line of a command: what to do next."""
     typer.echo(f"next: {what}", err=True)
+
+
+def beginning(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """What a shell completes a word to: the names that begin with it, looked up when they are asked for."""
+
+    def matching(incomplete: str) -> list[str]:
+        return [name for name in names() if name.startswith(incomplete)]
+
+    return matching
 
 
 def words(text: str) -> list[str]:

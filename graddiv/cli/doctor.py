@@ -45,6 +45,7 @@ def doctor(
     """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory."""
     if run is not None:
         if not _is_intact(run):
+            suggest("restore what is damaged from a copy, or delete it and run the command that made it again")
             raise typer.Exit(1)
         suggest(f"graddiv report {run}")
         return
@@ -74,6 +75,7 @@ def doctor(
     for name in names():
         _row(name, status(lookup(name), data_root))
     if selfcheck and not _selfcheck(device):
+        suggest("graddiv doctor --selfcheck in a new environment, with the versions of constraints.txt")
         raise typer.Exit(1)
     suggest("graddiv reproduce demo --quick, or graddiv data fetch NAME for a data set that is missing")
 

@@ -5,12 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, progress_bar, suggest, whole_number, words
+from graddiv.cli.common import beginning, leads, progress_bar, suggest, whole_number, words
 from graddiv.cli.data import DataRoot
-from graddiv.cli.train import Device, Overrides
+from graddiv.cli.train import Device, Overrides, scales
 from graddiv.errors import GradDivError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from rich.console import Console
 
     from graddiv.paper.entry import Entry
@@ -22,14 +24,27 @@ FITS = 6
 """Columns that a terminal has room for; wider tables are in the report."""
 
 
+def _targets() -> "Iterable[str]":
+    from graddiv.paper.entries import targets
+
+    return targets()
+
+
 def reproduce(
     target: Annotated[
         str | None,
-        typer.Argument(help="demo, mnist-study, zoo, mnist, cifar10, stl10, or a table or figure: see --list."),
+        typer.Argument(
+            help="demo, mnist-study, zoo, mnist, cifar10, stl10, or a table or figure: see --list.",
+            autocompletion=beginning(_targets),
+        ),
     ] = None,
     list_: Annotated[bool, typer.Option("--list", help="List the targets with what they cost.")] = False,
     scale: Annotated[
-        str | None, typer.Option(help="paper, quick or demo, as in 'graddiv train'; quick, and demo for the demo.")
+        str | None,
+        typer.Option(
+            help="paper, quick or demo, as in 'graddiv train'; quick, and demo for the demo.",
+            autocompletion=beginning(scales),
+        ),
     ] = None,
     data: Annotated[str | None, typer.Option(help="Another data set than the paper's, such as mnist-mini.")] = None,
     out: Annotated[Path | None, typer.Option(help="Where tables, figures and page go; reports/TARGET-SCALE.")] = None,
@@ -102,9 +117,9 @@ def reproduce(
         if missing is not None and not dry_run:
             raise missing
         if dry_run:
-            suggest("the same command without --dry-run")
             if missing is not None:
-                console.print(f"but first: {missing}", highlight=False)
+                console.print(f"first: {missing}", highlight=False)
+            suggest("the same command without --dry-run")
             return
         if leads():
             claim(
@@ -195,16 +210,16 @@ def _list(console: "Console") -> None:
     console.print(
         "\nThe time to train, about: on this machine where such a network was tried here before, else on two CPU cores."
         "\n'graddiv reproduce TARGET --dry-run' tries them, and adds what is measured."
-        "\nPictures are those that were drawn below this directory before."
+        "\nPictures are those that were drawn below this directory before; those in results/ are of fewer methods."
     )
     suggest("graddiv reproduce demo --quick, a minute")
 
 
 def _picture(target: str, entries: "tuple[Entry, ...]") -> str:
-    """A picture of the target that is already there: of its own report, or of the study that comes with a checkout."""
+    """A figure or table of the target that is already there: of its own report, or of those that a checkout holds."""
     first = entries[0]
     places = [Path("reports") / f"{target}-{scale}" for scale in ("paper", "quick", "demo")]
-    places += [Path("results") / "mnist-study"] if first.data == "mnist" else []
+    places += sorted(Path("results").glob("*")) if first.data == "mnist" and not first.settings else []
     names = [first.name, *(render.renderer for render in first.renders)]
-    found = (place / f"{name}.png" for place in places for name in names)
+    found = (place / f"{name}.{kind}" for place in places for name in names for kind in ("png", "md"))
     return next((str(path) for path in found if path.exists()), "")

@@ -1,25 +1,45 @@
 """`graddiv train`, `graddiv tune` and `graddiv recipes`."""
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, number, suggest, words
+from graddiv.cli.common import beginning, leads, number, suggest, words
 from graddiv.cli.data import DataRoot
 
 if TYPE_CHECKING:
     from graddiv.experiment import Experiment
     from graddiv.tuning import Result
 
+
+def _recipes() -> Iterable[str]:
+    from graddiv.recipes import names
+
+    return names()
+
+
+def scales() -> Iterable[str]:
+    """For the shell to complete."""
+    from graddiv.recipes import SCALES
+
+    return SCALES
+
+
 Recipe = Annotated[
-    str, typer.Argument(help="A shipped recipe such as mnist/adv-bnn+graddiv (see 'graddiv recipes'), or a TOML file.")
+    str,
+    typer.Argument(
+        help="A shipped recipe such as mnist/adv-bnn+graddiv (see 'graddiv recipes'), or a TOML file.",
+        autocompletion=beginning(_recipes),
+    ),
 ]
 Scale = Annotated[
     str,
     typer.Option(
-        help="paper: the paper's settings. quick: for two CPU cores. demo: minutes, to see it run. A file has its own."
+        help="paper: the paper's settings. quick: for two CPU cores. demo: minutes, to see it run. A file has its own.",
+        autocompletion=beginning(scales),
     ),
 ]
 Overrides = Annotated[
@@ -153,6 +173,8 @@ def tune(
     if results and (best := results[0]).robust is not None:
         typer.echo(f"best: --set graddiv.regularizer={best.regularizer} --set graddiv.lam={best.lam}")
         suggest("graddiv train with these settings, and another --seed if you report its accuracy")
+    else:
+        suggest("the same with smaller --lambdas: no trial came to an end without diverging")
 
 
 def _training_time(experiment: "Experiment", device: str | None) -> str:

@@ -85,3 +85,22 @@ def test_ctrl_c_says_how_to_go_on(tmp_path: Path) -> None:
     assert said == "graddiv: stopped; the same command goes on where it stopped\n"
     assert process.returncode == 130
     assert output.splitlines()[1] == f"run directory: {tmp_path / 'r'}"
+
+
+def completed(*words: str) -> list[str]:
+    """What a shell is offered behind these words, the last of which is not finished."""
+    line = ["graddiv", *words]
+    asked = {"_GRADDIV_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(words))}
+    slow = "atexit.register(lambda: 'torch' in sys.modules and print('torch'))"
+    run = f"import atexit, sys; {slow}; from graddiv.cli import app; app(prog_name='graddiv')"
+    done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, env={**ENVIRONMENT, **asked})
+    assert done.stderr == ""
+    return done.stdout.split()
+
+
+def test_the_shell_completes_commands_options_and_names() -> None:
+    assert completed("repr") == ["reproduce"]
+    assert completed("reproduce", "--dry") == ["--dry-run"]
+    assert completed("reproduce", "table-m") == ["table-mnist"]
+    assert completed("train", "mnist/adv-t") == ["mnist/adv-train"]
+    assert completed("train", "mnist/adv-bnn", "--scale", "q") == ["quick"]
