@@ -11,7 +11,7 @@ sys.path.insert(0, str(HERE / "_extensions"))
 # they take does not depend on the machine.
 os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-os.environ.setdefault("COLUMNS", "100")
+os.environ.setdefault("COLUMNS", "88")  # what a page has room for
 os.environ["TERM"] = "dumb"
 
 # A kernel warns that it talks over TCP, which never leaves this machine; its profile is of this site alone.

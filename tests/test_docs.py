@@ -9,6 +9,7 @@ import ast
 import importlib.util
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def test_commands_are_understood(page: str, command: str) -> None:
     while words and words[0] in getattr(program, "commands", {}):
         program, words = program.commands[words[0]], words[1:]
     assert not hasattr(program, "commands") or not words or words[0].startswith("--"), f"no command {words[0]}"
-    if words:  # otherwise the text only names it
+    if hasattr(program, "commands"):  # its own options, --install-completion among them, act while they are parsed
+        assert set(words) <= {option for parameter in program.params for option in parameter.opts}
+    elif words:  # otherwise the text only names it
         with no_type_checks():
             program.make_context(command, words)  # raises where a word or an option is unknown
 
@@ -126,3 +129,18 @@ def test_code_and_equations_name_each_other() -> None:
         if "docs/equations.md" in (ast.get_docstring(ast.parse(path.read_text())) or "")
     }
     assert naming == {path for path, _ in EQUATIONS}
+
+
+def test_supported_versions_are_the_same_everywhere() -> None:
+    """In pyproject.toml, in what CI runs (the oldest and the newest), and in what docs/api.md promises."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pythons = [c.rsplit(" ", 1)[1] for c in project["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
+    torch = next(d for d in project["dependencies"] if d.startswith("torch"))
+    oldest, beyond = re.findall(r"2\.(\d+)", torch)
+    newest = int(beyond) - 1
+    ci = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert project["requires-python"] == f">={pythons[0]}"
+    assert re.search(r"python: \[(.*)\]", ci)[1] == f'"{pythons[0]}", "{pythons[-1]}"'  # type: ignore[index]
+    assert re.search(r"torch: \[(.*)\]", ci)[1] == f'"2.{oldest}.0", "2.{newest}.0"'  # type: ignore[index]
+    assert f"Python {pythons[0]} to {pythons[-1]} and torch 2.{oldest} to 2.{newest}" in PAGES["api.md"]
+    assert f"Python ({pythons[0]} or newer)" in (ROOT / "README.md").read_text()

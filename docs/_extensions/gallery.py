@@ -75,7 +75,7 @@ def origin(each: Shown) -> str:
     """Whose records it shows."""
     source = each.source.relative_to(DOCS.parent).as_posix()
     how = "Drawn when this site was built, from what is stored in" if each.drawn else "Stored in"
-    of = f"{len(each.methods)} defenses" if len(each.methods) > 4 else ", ".join(each.methods)
+    of = f"{len(each.methods)} defenses" if len(each.methods) > 4 else "; ".join(each.methods)
     return f"{how} [{source}](../{source}), at scale {each.scale}: {of}."
 
 
