@@ -10,6 +10,7 @@ from sphinx.util.docutils import SphinxDirective
 from stored import DOCS, RESULTS, Shown, shown
 
 from graddiv.experiment import TWO_CORES, duration
+from graddiv.paper.costs import seconds_to_train
 from graddiv.paper.entries import DEMO, ENTRIES
 from graddiv.paper.entry import Entry
 from graddiv.paper.study import STUDY, ZOO
@@ -31,10 +32,8 @@ ABOUT = {
 
 def training_time(entry: Entry, scale: str) -> str:
     """How long training its runs takes on two cores."""
-    if scale not in entry.scales:
-        return ""
-    work = {e.run_name: e.work for e in entry.experiments(scale, None, ())}
-    return f"{scale} {duration(sum(work.values()) / TWO_CORES)}"
+    seconds = seconds_to_train([entry], scale, lambda experiment: TWO_CORES)
+    return "" if seconds is None else f"{scale} {duration(seconds)}"
 
 
 def described(entry: Entry) -> str:

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from graddiv.errors import GradDivError, GradDivWarning
-from graddiv.paper.entries import ENTRIES, STUDY, ZOO, Entry, Render
+from graddiv.paper.entries import ENTRIES
+from graddiv.paper.entry import Entry, Render
 from graddiv.paper.published import PaperValues
 from graddiv.paper.shipped import shipped
+from graddiv.paper.study import STUDY, ZOO
 from graddiv.recipes import title
 from graddiv.report.comparison import Comparison, load_run
 from graddiv.report.output import save

@@ -25,7 +25,7 @@ FITS = 6
 
 
 def _targets() -> "Iterable[str]":
-    from graddiv.paper.entries import targets
+    from graddiv.paper.targets import targets
 
     return targets()
 
@@ -180,6 +180,7 @@ def _list(console: "Console") -> None:
     from rich.table import Column, Table
 
     from graddiv.experiment import duration, listed_speed
+    from graddiv.paper.costs import seconds_to_train
     from graddiv.paper.targets import targets
     from graddiv.recipes import SCALES
 
@@ -193,13 +194,8 @@ def _list(console: "Console") -> None:
         pad_edge=False,
     )
     for name, entries in targets().items():
-        costs = []
-        for scale in SCALES:
-            possible = all(scale in entry.scales for entry in entries)
-            experiments = (
-                {e.run_name: e for entry in entries for e in entry.experiments(scale, None, ())} if possible else {}
-            )
-            costs.append(duration(sum(e.work / listed_speed(e) for e in experiments.values())) if possible else "")
+        seconds = [seconds_to_train(entries, scale, listed_speed) for scale in SCALES]
+        costs = ["" if each is None else duration(each) for each in seconds]
         table.add_row(
             name,
             entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures",
