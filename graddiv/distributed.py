@@ -13,6 +13,7 @@ from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from graddiv.errors import GradDivError
+from graddiv.performance import stored_as
 
 Value = TypeVar("Value")
 
@@ -48,8 +49,8 @@ class Process:
         # Mixup's pool of images is large, and every process has loaded it: DDP need not broadcast it.
         pool = [name for name, _ in objective.named_buffers() if name.endswith("pool")]
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, pool)  # type: ignore[no-untyped-call]
-        for parameter in objective.parameters():
-            parameter.register_hook(partial(_stored_as, parameter))  # type: ignore[no-untyped-call]
+        for parameter in objective.parameters():  # DDP expects its strides; where a length is 1, they may differ
+            parameter.register_hook(partial(stored_as, like=parameter))  # type: ignore[no-untyped-call]
         return DistributedDataParallel(
             objective,
             device_ids=[self.device] if self.device.type == "cuda" else None,
@@ -120,13 +121,6 @@ def _is_of_a_lost_process(error: RuntimeError) -> bool:
         return True
     said = str(error)
     return any(sign in said for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/transport"))
-
-
-def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
-    """Return the gradient in the parameter's strides, as DDP expects; those of dimensions of length 1 may differ."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
 
 
 def _device(name: str | None, local_rank: int) -> torch.device:

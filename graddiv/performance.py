@@ -1,4 +1,4 @@
-"""Two settings that make convolutions on the CPU faster; both only on request, neither at import."""
+"""Memory formats and a setting that make convolutions on the CPU faster; only on request, nothing at import."""
 
 import ctypes
 import sys
@@ -22,6 +22,13 @@ def channels_last(what: TensorOrModule) -> TensorOrModule:
         _, _, h, w = what.shape
         return what.as_strided(what.shape, (h * w, 1, w, 1))
     return what.contiguous(memory_format=torch.channels_last) if what.dim() == 4 else what
+
+
+def stored_as(tensor: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor with the strides of another one of its shape: kernels for two memory formats at once are slow."""
+    if tensor.stride() == like.stride():
+        return tensor
+    return torch.empty_like(like, dtype=tensor.dtype).copy_(tensor)
 
 
 def keep_memory() -> bool:

@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from graddiv.directions.double_backward import efficient_double_backward, inputs_only
+from graddiv.directions.double_backward import efficient_gradients, inputs_only
 from graddiv.directions.objectives import AttackObjective, Members, attack_objective
 from graddiv.errors import GradDivError
 from graddiv.geometry import per_example
@@ -46,7 +46,7 @@ def input_gradient(
             s = s_of(f(x), y)
             return s.detach(), derivative(s.sum(), x)
         # the faster kernels of attention have no second derivative
-        with efficient_double_backward(), sdpa_kernel(SDPBackend.MATH):
+        with efficient_gradients(), sdpa_kernel(SDPBackend.MATH):
             s = s_of(f(x), y)
         with inputs_only():
             return s, derivative(s.sum(), x, create_graph=True)
