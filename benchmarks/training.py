@@ -4,8 +4,12 @@ naive: as one would write it from the paper: n graphs of cross-entropy with crea
 they are drawn, default memory format and malloc.
 two processes: the same batch shared by two processes of one thread each, wall-clock time against one such process;
 two threads: one process with two.  Ratios of speed, images per second: above 1 is faster.
+passes: the convolutions and matrix products of our step alone, each timed by itself; naive over these is the speed that
+no arrangement of the same arithmetic exceeds.
+probe: the concentration of gradients that is measured after each epoch, as a share of the epoch.
 """
 
+import json
 import os
 import socket
 import time
@@ -18,7 +22,8 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy, normalize
 
-from benchmarks.harness import arguments, compete, measure, naive_weights, report, spread
+from benchmarks.harness import Measurement, arguments, compete, measure, naive_weights, report, side_by_side, spread
+from benchmarks.passes import print_passes
 from graddiv.data import Dataset, augmented
 from graddiv.distributed import ALONE, Process
 from graddiv.experiment import Experiment
@@ -27,8 +32,11 @@ from graddiv.performance import channels_last, keep_memory
 from graddiv.recipes import recipe
 from graddiv.seeding import generator
 from graddiv.training import objective_of
+from graddiv.training.probe import PROBE, concentration
+from graddiv.training.stages import stages_of
 
 BATCH = 128
+EXAMPLES = 55000
 SECTIONS = ("PGD", "loss", "regularizer", "sampling", "optimizer", "data")
 
 
@@ -38,11 +46,11 @@ def experiment(quick: bool) -> Experiment:
     return recipe("mnist/adv-bnn+graddiv", "paper", [width, "graddiv.warmup=0", "graddiv.rampup=0"])
 
 
-def digits() -> Dataset:
+def digits(count: int = BATCH) -> Dataset:
     g = generator(0)
-    images = torch.randint(256, (BATCH, 1, 28, 28), generator=g, dtype=torch.uint8)
-    labels = torch.randint(10, (BATCH,), generator=g)
-    return Dataset("mnist", "train", images, labels, torch.arange(BATCH), tuple("0123456789"))
+    images = torch.randint(256, (count, 1, 28, 28), generator=g, dtype=torch.uint8)
+    labels = torch.randint(10, (count,), generator=g)
+    return Dataset("mnist", "train", images, labels, torch.arange(count), tuple("0123456789"))
 
 
 class Naive:
@@ -69,7 +77,7 @@ class Naive:
         p = x[0].numel()
         kappa = rho * (p - rho) / (1 - rho**2)
         self.optimizer.zero_grad()
-        (self.loss(x_adv, y) + 0.02 / 55000 * self.F.kl() + (kappa / p).mean()).backward()
+        (self.loss(x_adv, y) + 0.02 / EXAMPLES * self.F.kl() + (kappa / p).mean()).backward()
         self.optimizer.step()
 
 
@@ -80,7 +88,7 @@ class Ours:
         keep_memory()
         self.data, self.process = digits(), process
         F = channels_last(settings.build(self.data)).train()
-        self.objective = objective_of(F, settings, 55000)
+        self.objective = objective_of(F, settings, EXAMPLES)
         self.wrapped = process.wrap(self.objective)
         self.optimizer = torch.optim.Adam(F.parameters(), lr=1e-3)
 
@@ -140,7 +148,7 @@ class Shares(Ours):
         with self.section("PGD"):
             x_adv = o.attacked(o.adversary, x, y, ids, 0)
         with self.section("loss"):
-            (o.task_loss(x, x_adv, y, ids, 0) + o.defense.penalties(o.F, o.examples)["kl"]).backward()
+            (o.task_loss(x, x_adv, y, ids, 0) + o.rules.penalties(o.F, o.examples)["kl"]).backward()
         with self.section("regularizer"):
             o.diversity(o.F, x, y, step=0, ids=ids).backward()
         with self.section("optimizer"):
@@ -163,6 +171,17 @@ def timed(contestant: Naive | Ours) -> None:
 
     # the warm-up is as large as the step: malloc and the library's kernels are chosen by size
     measure(step, 2, score=lambda _: {"wall": min(walls)})
+
+
+def print_probe(scale: str) -> None:
+    """Print the probe's share of an epoch of the first stage, which has the cheaper steps: GradDiv is in the second."""
+    settings = recipe("mnist/adv-bnn+graddiv", scale)
+    ours, data = Ours(settings), digits(PROBE)
+    steps = stages_of(settings, settings.data.examples or EXAMPLES)[0].steps_per_epoch
+    in_steps = side_by_side(
+        lambda: concentration(ours.objective.F, data, 0), lambda: ours.step(settings.training.batch), turns=3
+    )["seconds"]
+    print(json.dumps({"seconds": in_steps / (steps + in_steps)}))
 
 
 def one_of_two(rank: int, port: int, quick: bool) -> None:
@@ -193,6 +212,11 @@ def run(contestant: str, quick: bool) -> None:
         case "shares":
             ours = Shares(experiment(quick))
             measure(ours.step, 1, score=lambda _: ours.found())
+        case "passes":
+            ours = Ours(experiment(quick))
+            print_passes(ours.objective.F.module, ours.batch(BATCH)[0], m=10, n=3)
+        case "probe quick" | "probe demo":
+            print_probe(who.removeprefix("probe "))
         case "two processes":
             os.environ["TORCH_CPP_LOG_LEVEL"] = "ERROR"  # of DDP: that it found no unused parameters
             with socket.socket() as s:
@@ -210,21 +234,33 @@ def main() -> None:
         f"Adv-BNN + GradDiv step, mnist_cnn, batch {BATCH}, widths 1 and 1/4" + (", 1/4 alone" if options.quick else "")
     )
     sizes = (" small",) if options.quick else ("", " small")
-    who = ("naive", "ours", "two processes", "two threads")
+    who = ("naive", "ours", "two processes", "two threads", "passes")
     rounds = 1 if options.quick else 3
     found = compete("benchmarks.training", [one + size for size in sizes for one in who], options.quick, rounds)
-    shares = compete("benchmarks.training", ["shares"], options.quick, rounds=1)["shares"]
+    once = compete("benchmarks.training", ["shares", "probe quick", "probe demo"], options.quick, rounds=1)
     ratios: dict[str, float] = {}
     for suffix, size in (("", sizes[0]), ("_small", sizes[-1])):
-        naive, ours, two, threads = (found[one + size] for one in who)
-        ratios |= {
-            f"training_step{suffix}/naive": naive["seconds"] / ours["seconds"],
-            f"training_step{suffix}_memory/naive": ours["megabytes"] / naive["megabytes"],
-            f"two_processes{suffix}/one": ours["wall"] / two["wall"],
-            f"two_threads{suffix}/one": ours["wall"] / threads["wall"],
-        }
-    ratios |= {f"share of {name}/step": shares[name] for name in SECTIONS}
+        ratios |= compared({one: found[one + size] for one in who}, suffix)
+    ratios |= {f"share of {name}/step": once["shares"][name] for name in SECTIONS}
+    ratios |= {"probe/epoch": once["probe quick"]["seconds"], "probe_demo/epoch": once["probe demo"]["seconds"]}
     report(ratios | {"slowest turn/fastest": spread(found)}, options.json)
+
+
+def compared(found: dict[str, Measurement], suffix: str) -> dict[str, float]:
+    naive, ours, passes = found["naive"], found["ours"], found["passes"]
+    forward, into, weight = passes["forward"], passes["input"], passes["weight"]
+    return {
+        f"training_step{suffix}/naive": naive["seconds"] / ours["seconds"],
+        f"training_step{suffix}_memory/naive": ours["megabytes"] / naive["megabytes"],
+        f"two_processes{suffix}/one": ours["wall"] / found["two processes"]["wall"],
+        f"two_threads{suffix}/one": ours["wall"] / found["two threads"]["wall"],
+        f"pass{suffix} input gradient/forward": into / forward,
+        f"pass{suffix} weight gradient/forward": weight / forward,
+        f"pass{suffix} two weight gradients merged/apart": passes["two weights"] / (2 * weight),
+        f"pass{suffix} double backward/six forwards": (forward + into + weight) / (3 * forward),
+        f"pass{suffix} all passes/step": passes["seconds"] / ours["seconds"],
+        f"pass{suffix} all passes/naive": naive["seconds"] / passes["seconds"],
+    }
 
 
 if __name__ == "__main__":
