@@ -101,14 +101,14 @@ def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Attack, "__call__", computed_again)
     assert graddiv(*arguments).output == first.output
     assert graddiv("records", run).stdout in first.stdout
-    (line,) = csv.DictReader(io.StringIO(graddiv("records", run, "--csv").output))
+    (line,) = csv.DictReader(io.StringIO(graddiv("records", run, "--csv").stdout))
     assert int(line["cost_choice"]) >= 4 * 2 * 20
 
 
 def test_records_as_csv(run: Path) -> None:
     graddiv("attack", run, "--attacks", "fgsm", "--modes", "eot", "--n", 2, "--examples", 3)
     graddiv("measure", run, "--what", "concentration", "--n", 2, "--examples", 3)
-    rows = list(csv.DictReader(io.StringIO(graddiv("records", run, "--csv").output)))
+    rows = list(csv.DictReader(io.StringIO(graddiv("records", run, "--csv").stdout)))
     assert [row["kind"] for row in rows] == ["attack", "concentration", "attack"]
     assert rows[0]["label"] == "clean"
     assert rows[2]["lam"] == "0.1"
