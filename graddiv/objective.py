@@ -35,6 +35,8 @@ class Adversary:
     alpha: its step size as a share of epsilon.
     random_start: whether it starts from a random point of the ball, not from the original image.
     clean_weight: the weight of the clean loss; the adversarial one has the rest.
+    n: fresh sample models at each of its steps, whose mean gradient it follows.  One is what the paper takes; diverse
+        gradients blind such an adversary (docs/findings.md).
     """
 
     epsilon: float
@@ -42,12 +44,15 @@ class Adversary:
     alpha: float = 0.25
     random_start: bool = False
     clean_weight: float = 0.0
+    n: int = 1
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
             raise GradDivError(f"epsilon is {self.epsilon}, expected a number >= 0 such as 8/255")
         if not 0 <= self.clean_weight <= 1:
             raise GradDivError(f"clean_weight is {self.clean_weight}, expected a share from 0 to 1")
+        if self.n < 1:
+            raise GradDivError(f"n is {self.n}, expected at least one sample model at each step")
 
 
 class Objective(nn.Module):
@@ -162,7 +167,8 @@ class Objective(nn.Module):
             random_start=adversary.random_start,
             seed=fold(self.seed, "start", step),
         )
-        return pgd(EOT(self.trained, 1, seed=fold(self.seed, "adversary", step)), x, y, adversary.epsilon, ids=ids)
+        view = EOT(self.trained, adversary.n, seed=fold(self.seed, "adversary", step))
+        return pgd(view, x, y, adversary.epsilon, ids=ids)
 
     def interpolation(
         self, x: Tensor, ids: Int64[Tensor, " b"], step: int

@@ -30,7 +30,7 @@ def training_work(experiment: "Experiment") -> float:
     R, a pass being a forward one of this architecture; and six for each image whose gradients are measured.
     """
     adversary = experiment.adversary
-    attack = 2 * adversary.m if adversary is not None else 0
+    attack = 2 * adversary.m * adversary.n if adversary is not None else 0
     halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
     examples = experiment.data.examples or SOURCES[experiment.data.name].training_examples
     measured = 6.0 * min(LOOKED_AT, examples)

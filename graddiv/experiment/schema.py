@@ -80,6 +80,7 @@ class AdversarySection(Section):
     alpha: Positive = Field(0.25, description="step size as a share of epsilon")
     random_start: bool = False
     clean_weight: Share = Field(0.0, description="weight of the clean loss, the rest is the adversarial one's")
+    n: Count = Field(1, description="fresh sample models at each step, whose mean gradient it follows")
 
 
 class GradDivSection(Section):

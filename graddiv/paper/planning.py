@@ -99,12 +99,12 @@ def _suite(run: RunPlan, ratio: float = 1.0) -> list[Cell]:
 
 
 def _of_training(run: RunPlan) -> list[Cell]:
-    """The adversary of training itself, which sees one fresh sample model at each step."""
+    """The adversary of training itself."""
     adversary = run.experiment.adversary
     if adversary is None:
         return []
     attack = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start)
-    return cells([attack], [run.radius], modes=["eot"], n=1, random=run.experiment.random)
+    return cells([attack], [run.radius], modes=["eot"], n=adversary.n, random=run.experiment.random)
 
 
 def _strong(run: RunPlan) -> list[Cell]:
