@@ -6,6 +6,7 @@ from torch.nn.functional import cross_entropy
 
 import graddiv
 from graddiv import Adversary, GradDiv, GradDivError, GradDivWarning, Objective, bayesian, randomize
+from graddiv.attacks import EOT, PGD
 from graddiv.extras import EXTRAS, explained, require
 from graddiv.seeding import fold
 from tests.helpers import (
@@ -74,6 +75,15 @@ def test_predict_is_the_ensemble() -> None:
     assert torch.allclose(F.predict(X, seed=4).scores, scores)
 
 
+def test_the_adversary_follows_the_mean_gradient_of_as_many_models_as_it_is_told() -> None:
+    F = bayesian(convnet(), 0.1)
+    objective = Objective(F, examples=6)
+    for n in (1, 3):
+        found = objective.attacked(Adversary(0.1, m=2, n=n), X, Y, torch.arange(6), step=4)
+        view = EOT(objective.trained, n, seed=fold(0, "adversary", 4))
+        assert torch.equal(found, PGD(m=2, seed=fold(0, "start", 4))(view, X, Y, 0.1, ids=torch.arange(6)))
+
+
 def test_mistakes_are_told() -> None:
     with no_type_checks():
         with pytest.raises(GradDivError, match=r"F is a Sequential, expected a RandomizedNetwork: make one with"):
@@ -84,6 +94,8 @@ def test_mistakes_are_told() -> None:
             Objective(bayesian(convnet(), 0.1), examples=6, at="adversarial")
         with pytest.raises(GradDivError, match="epsilon is -1"):
             Adversary(-1)
+        with pytest.raises(GradDivError, match="n is 0"):
+            Adversary(0.1, n=0)
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
