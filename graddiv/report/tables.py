@@ -115,7 +115,7 @@ def accuracy_table(comparison: Comparison) -> Table:
         columns=("attack", "n", "method", "whose", "clean", *(f"ε = {epsilon:.4g}" for epsilon in epsilons[1:])),
         rows=tuple(body),
         caption=_accuracy_caption(
-            comparison, {attack: found.fixed for attack, *_, found in swept}, numbers, bool(marked)
+            comparison, [(attack, n, found.fixed) for attack, n, *_, found in swept], numbers, bool(marked)
         ),
         published_rows=frozenset(marked),
         number_columns=("attack", "n", "method", "epsilon", "mean", "std", "repeats", "low", "high", "paper_mean"),
@@ -285,11 +285,21 @@ def _attack_caption(comparison: Comparison, decides: Sequence[str | None], paper
 
 
 def _accuracy_caption(
-    comparison: Comparison, used: dict[str, dict[str, Any]], numbers: Sequence[Sequence[Any]], papers: bool
+    comparison: Comparison,
+    used: Sequence[tuple[str, int | None, dict[str, Any]]],
+    numbers: Sequence[Sequence[Any]],
+    papers: bool,
 ) -> str:
-    examples, repeats = {fixed["examples"] for fixed in used.values()}, {row[6] for row in numbers if row[6] != ""}
+    examples, repeats = {fixed["examples"] for *_, fixed in used}, {row[6] for row in numbers if row[6] != ""}
     widest = max(100 * (row[8] - row[7]) / 2 for row in numbers if row[4] != "")
-    iterations = ", ".join(f"{attack} {fixed['m']}" for attack, fixed in used.items())
+    of_attack: dict[str, dict[int, set[str]]] = {}
+    for attack, n, fixed in used:
+        of_attack.setdefault(attack, {}).setdefault(fixed["m"], set()).add(f"n = {n}")
+    iterations = ", ".join(
+        f"{attack} {m}" + (f" where {' or '.join(sorted(ns))}" if len(of_attack[attack]) > 1 else "")
+        for attack, by_m in of_attack.items()
+        for m, ns in by_m.items()
+    )
     sentences = [
         f"Ours: {scale_of_ours(comparison, examples, repeats)}; iterations m: {iterations}.",
         "Mean ± std is over draws: every repeat is judged by two ensembles.  The 95 % interval from the choice of "
