@@ -27,14 +27,19 @@ def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Pa
         assert (tmp_path / name).read_text() == (stored / name).read_text(), name
 
 
-def test_the_networks_are_there() -> None:
-    for planned in Plan.load(STUDY).runs.values():
-        assert not Run(Path(planned.path)).network().training
+def test_networks_are_there_of_both_methods() -> None:
+    runs = [Run(Path(planned.path)) for planned in Plan.load(STUDY).runs.values()]
+    kept = [run for run in runs if run.checkpoints.exists()]
+    assert all(not run.network().training for run in kept)
+    assert {"adv-bnn", "adv-bnn+graddiv"} <= {run.experiment.method for run in kept}
 
 
 def shown() -> set[str]:
     """Every accuracy of the study, in percent, as texts print it: ours, each training's, and the paper's."""
-    found = [float(row["accuracy"]) for name in ("accuracy-epsilon", "n-sensitivity") for row in rows_of(name)]
+    curves = ("accuracy-epsilon", "longer-accuracy-epsilon", "n-sensitivity")
+    found = [float(row["accuracy"]) for name in curves for row in rows_of(name)]
+    tables = ("accuracy-table-numbers", "longer-accuracy-table-numbers")
+    found += [100 * float(row["mean"]) for name in tables for row in rows_of(name) if row["mean"]]
     elsewhere: dict[str, list[float]] = {}
     for row in rows_of("transfer"):
         if row["source"] != row["target"]:
@@ -48,7 +53,8 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 
 @pytest.mark.parametrize(
-    ("file", "begins"), [("README.md", "The paper's central claim"), ("docs/findings.md", "## Claim")]
+    ("file", "begins"),
+    [("README.md", "The paper's central claim"), ("docs/findings.md", "## Claim"), ("docs/findings.md", "## Second")],
 )
 def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins: str) -> None:
     text = (ROOT / file).read_text()
@@ -69,7 +75,14 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
         assert sorted(row[i] for row in rows) == sorted(of_network)
 
 
-@pytest.mark.parametrize(("page", "table"), [("findings.md", STUDY / "accuracy-table.md"), ("zoo.md", ZOO / "zoo.md")])
+@pytest.mark.parametrize(
+    ("page", "table"),
+    [
+        ("findings.md", STUDY / "accuracy-table.md"),
+        ("findings.md", STUDY / "longer-accuracy-table.md"),
+        ("zoo.md", ZOO / "zoo.md"),
+    ],
+)
 def test_a_page_shows_the_table_as_it_was_drawn(page: str, table: Path) -> None:
     lines = [line for line in table.read_text().splitlines() if line.startswith("|")]
     assert "\n".join(lines) in (ROOT / "docs" / page).read_text()

@@ -29,6 +29,7 @@ STUDY = (
         "mnist",
         TRIO[1:],
         (
+            Render("accuracy-epsilon", ("curve", "strong")),
             Render("accuracy-table", ("curve", "strong", "of-training")),
             Render("training-concentration"),
             Render("rho-nearby", ("nearby",)),
