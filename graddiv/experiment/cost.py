@@ -23,23 +23,31 @@ def forward_work(network: "NetworkSection") -> float:
     return ARCHITECTURES[network.architecture].multiplications * network.width**2
 
 
-def training_work(experiment: "Experiment") -> float:
-    """Multiplications that training takes, about.
+def work_of_steps(experiment: "Experiment") -> float:
+    """Multiplications of the steps of training, about.
 
     Per image two passes for each step of the inner PGD, what the defense says for the loss and six for each gradient of
-    R, a pass being a forward one of this architecture; and six for each image whose gradients are measured.
+    R, a pass being a forward one of this architecture.
     """
     adversary = experiment.adversary
     attack = 2 * adversary.m * adversary.n if adversary is not None else 0
     halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
-    examples = experiment.data.examples or SOURCES[experiment.data.name].training_examples
-    measured = 6.0 * min(LOOKED_AT, examples)
-    passes = measured
+    passes = 0.0
     for stage in experiment.schedule:
         regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
-        per_image = attack + experiment.defense.passes * halves + regularizer
-        passes += stage.epochs * (examples * per_image + measured)
-    return BESIDES * passes * forward_work(experiment.network)
+        passes += stage.epochs * (attack + experiment.defense.passes * halves + regularizer)
+    return _examples(experiment) * passes * forward_work(experiment.network)
+
+
+def training_work(experiment: "Experiment") -> float:
+    """Multiplications of the steps and of the gradients measured beside them, and as many as the rest is worth."""
+    looks = 1 + sum(stage.epochs for stage in experiment.schedule)
+    measured = 6.0 * min(LOOKED_AT, _examples(experiment)) * looks * forward_work(experiment.network)
+    return BESIDES * (work_of_steps(experiment) + measured)
+
+
+def _examples(experiment: "Experiment") -> int:
+    return experiment.data.examples or SOURCES[experiment.data.name].training_examples
 
 
 def duration(seconds: float) -> str:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from graddiv.errors import GradDivError
+from graddiv.experiment.cost import work_of_steps
 from graddiv.records import ALL_TOTAL, PAPERS_TOTAL, CertificateRecord, ConcentrationRecord, Row, TransferRecord
 from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
@@ -46,7 +47,7 @@ def zoo_table(comparison: Comparison) -> Table:
     if not attacked:
         raise GradDivError("no run was attacked: 'graddiv reproduce zoo' does it")
     epsilon = the_only("epsilon", (r.epsilon for r in attacked))
-    cheapest = min(run.experiment.work for run in comparison.runs)
+    cheapest = min(work_of_steps(run.experiment) for run in comparison.runs)
     body, numbers = [], []
     for line in lines:
         values = _values(line, cheapest)
@@ -87,7 +88,7 @@ def _values(line: _Line, cheapest: float) -> dict[str, float | None]:
     found["own model"] = _mean([100 * t.own for t in transfer])
     found["other models"] = _mean([100 * t.mean for t in transfer])
     found["certified"] = _mean([100 * p.accuracy(CERTIFIED_AT) for p in proofs])
-    found["training"] = float(np.mean([run.experiment.work for run in line.runs])) / cheapest
+    found["training"] = float(np.mean([work_of_steps(run.experiment) for run in line.runs])) / cheapest
     return found
 
 
