@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, TypeVar
 
 from graddiv.errors import GradDivError
+from graddiv.recipes import title
 from graddiv.records import (
     MODE_PREFIXES,
     PAPER_ATTACKS,
@@ -102,7 +103,7 @@ def accuracy_table(comparison: Comparison) -> Table:
             if theirs:
                 marked.add(len(body))
                 texts = (f"{theirs[e]:.2f}" if e in theirs else NOT_APPLICABLE for e in epsilons)
-                body.append((*start, "paper", *texts))
+                body.append((*start[:2], title(run.method), "paper", *texts))  # whatever ours are called
             for epsilon in epsilons:
                 value, papers = at.get(epsilon), theirs.get(epsilon)
                 if value is not None or papers is not None:
