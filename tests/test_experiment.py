@@ -7,7 +7,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graddiv.errors import GradDivError
 from graddiv.experiment import parse
-from graddiv.experiment.cost import BESIDES
+from graddiv.experiment.cost import BESIDES, work_of_steps
 from graddiv.networks import architecture
 from graddiv.recipes import recipe
 from graddiv.registries import ARCHITECTURES
@@ -111,3 +111,9 @@ def test_cost_counts_passes() -> None:
 def test_more_examples_than_there_are() -> None:
     with pytest.raises(GradDivError, match=r"data\.examples is 5000, but mnist-mini has 4500 training examples"):
         recipe("mnist-mini/no-defense", overrides=["data.examples=5000"]).training_set()
+
+
+def test_an_adversary_of_several_models_costs_as_many_passes() -> None:
+    one, five = (work_of_steps(recipe("mnist/adv-bnn", "quick", [f"adversary.n={n}"])) for n in (1, 5))
+    passes = 2 * 5 + recipe("mnist/adv-bnn", "quick").defense.passes
+    assert five / one == pytest.approx((passes + 4 * 2 * 5) / passes)

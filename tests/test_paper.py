@@ -8,7 +8,7 @@ from typing import NoReturn
 
 import pytest
 
-from graddiv.attacks import Attack
+from graddiv.attacks import PGD, Attack
 from graddiv.distributed import ALONE
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
@@ -16,7 +16,7 @@ from graddiv.evaluation.checklist import Settings
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.paper.entries import DEMO, ENTRIES
 from graddiv.paper.entry import EFFORTS, Effort
-from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report, plan_runs
 from graddiv.paper.published import PaperValues
 from graddiv.paper.stages import StageRunner, claim, stages_of
 from graddiv.paper.study import STUDY, ZOO
@@ -221,3 +221,12 @@ def test_every_table_and_figure_renders(tmp_path: Path, monkeypatch: pytest.Monk
     for entry in ENTRIES.values():
         assert f"{entry.name}.csv" in files
     assert PLAN in files
+
+
+@pytest.mark.parametrize("n", [1, 5])
+def test_the_adversary_of_training_is_that_of_the_recipe(n: int) -> None:
+    request = Request(entries_of("study-longer"), "quick", overrides=[f"adversary.n={n}"])
+    for plan, _ in plan_runs(request).values():
+        clean, cell = plan.cells("of-training")
+        assert clean.attack is None
+        assert (cell.attack, cell.mode, cell.n, cell.epsilon) == (PGD(m=5, alpha=0.4), "eot", n, 0.3)

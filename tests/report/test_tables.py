@@ -216,6 +216,21 @@ def test_the_supplements_form(comparison: Comparison) -> None:
     assert "±" in ours["ε = 0.2"]
 
 
+def test_iterations_that_differ_between_numbers_of_models_are_told(comparison: Comparison) -> None:
+    wanted = {5: 20, 10: 5}
+    mixed = comparison.only(lambda run, r: r.label == "EOT-PGD" and r.epsilon == 0.2 and wanted.get(r.n) == r.m)
+    assert "iterations m: PGD 20 where n = 5, PGD 5 where n = 10." in accuracy_table(mixed).caption
+
+
+def test_the_papers_row_has_the_papers_name_whatever_ours_is_called(comparison: Comparison) -> None:
+    renamed = comparison.of([replace(run, title=f"{run.title}, longer") for run in comparison.runs])
+    rows = accuracy_table(fake.swept(renamed, "epsilon")).rows
+    names = {whose: {row[2] for row in rows if row[3] == whose} for whose in ("ours", "paper")}
+    assert names["paper"]
+    assert all(name.endswith(", longer") for name in names["ours"])
+    assert not any(name.endswith(", longer") for name in names["paper"])
+
+
 def test_the_checklist(comparison: Comparison) -> None:
     made = checklist_table(comparison)
     assert made.rows[:2] == (
