@@ -229,4 +229,4 @@ def test_the_adversary_of_training_is_that_of_the_recipe(n: int) -> None:
     for plan, _ in plan_runs(request).values():
         clean, cell = plan.cells("of-training")
         assert clean.attack is None
-        assert (cell.attack, cell.mode, cell.n, cell.epsilon) == (PGD(m=5, alpha=0.4), "eot", n, 0.3)
+        assert (cell.attack, cell.n, cell.epsilon) == (PGD(m=5, alpha=0.4), n, 0.3)
