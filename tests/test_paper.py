@@ -225,7 +225,7 @@ def test_every_table_and_figure_renders(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_adversary_of_training_is_that_of_the_recipe(n: int) -> None:
-    request = Request(entries_of("study-longer"), "quick", overrides=[f"adversary.n={n}"])
+    request = Request(entries_of("study-longer"), "quick", overrides=[f"stages.0.adversary_n={n}"])
     for plan, _ in plan_runs(request).values():
         clean, cell = plan.cells("of-training")
         assert clean.attack is None

@@ -29,11 +29,11 @@ def work_of_steps(experiment: "Experiment") -> float:
     Per image two passes for each step of the inner PGD, what the defense says for the loss and six for each gradient of
     R, a pass being a forward one of this architecture.
     """
-    adversary = experiment.adversary
-    attack = 2 * adversary.m * adversary.n if adversary is not None else 0
-    halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
     passes = 0.0
     for stage in experiment.schedule:
+        adversary = experiment.adversary_of(stage)
+        attack = 2 * adversary.m * adversary.n if adversary is not None else 0
+        halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
         regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
         passes += stage.epochs * (attack + experiment.defense.passes * halves + regularizer)
     return _examples(experiment) * passes * forward_work(experiment.network)

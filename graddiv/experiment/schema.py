@@ -105,6 +105,7 @@ class StageSection(Section):
     lr: Positive = 1e-3
     decays: tuple[Period, ...] = Field((), description="epochs since the stage began")
     decay: Positive = 0.1
+    adversary_n: Count | None = Field(None, description="adversary.n in this stage, where it is another one")
     graddiv: GradDivSection | None = None
 
 
@@ -135,6 +136,8 @@ class Experiment(Section):
                 raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(random)}")
             if g.at == "adversarial" and self.adversary is None:
                 raise ValueError("graddiv.at is 'adversarial', which needs the section adversary")
+        if self.adversary is None and any(stage.adversary_n is not None for stage in self.stages):
+            raise ValueError("a stage has adversary_n, which needs the section adversary")
         return self
 
     @property
@@ -159,6 +162,12 @@ class Experiment(Section):
         t = self.training
         first = StageSection(epochs=t.epochs, lr=t.lr, decays=t.decays, decay=t.decay, graddiv=self.graddiv)
         return (first, *self.stages)
+
+    def adversary_of(self, stage: StageSection) -> AdversarySection | None:
+        """The adversary of training in one of the stages."""
+        if self.adversary is None or stage.adversary_n is None:
+            return self.adversary
+        return self.adversary.model_copy(update={"n": stage.adversary_n})
 
     @property
     def epochs(self) -> int:

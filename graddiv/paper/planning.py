@@ -99,8 +99,8 @@ def _suite(run: RunPlan, ratio: float = 1.0) -> list[Cell]:
 
 
 def _of_training(run: RunPlan) -> list[Cell]:
-    """The adversary of training itself."""
-    adversary = run.experiment.adversary
+    """The adversary of training itself, that of its last stage."""
+    adversary = run.experiment.adversary_of(run.experiment.schedule[-1])
     if adversary is None:
         return []
     attack = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start)

@@ -39,6 +39,19 @@ STUDY = (
         scales=("quick",),
     ),
     Entry(
+        "study-draws",
+        "What a second stage against an adversary of five sample models at each step makes of the same networks",
+        "mnist",
+        TRIO[1:],
+        (
+            Render("accuracy-epsilon", ("curve", "strong")),
+            Render("accuracy-table", ("curve", "strong", "of-training")),
+        ),
+        seeds=(0, 1, 2),
+        settings=("stages.0.adversary_n=5",),
+        scales=("quick",),
+    ),
+    Entry(
         "study-claims",
         "What the paper says of transfer, loss increase and the number of gradients, looked at on one training of each",
         "mnist",

@@ -90,10 +90,13 @@ def _from(values: Tables, start: Path) -> Tables:
     if not values.get("stages"):
         return values
     (second, *later), graddiv = values["stages"], values["stages"][0].get("graddiv")
-    training = {**values["training"], **{key: value for key, value in second.items() if key != "graddiv"}}
+    apart = ("graddiv", "adversary_n")
+    training = {**values["training"], **{key: value for key, value in second.items() if key not in apart}}
     if "decays" not in second:
         training.pop("decays", None)
     values = {**values, "training": training, "stages": later, "graddiv": graddiv}
+    if "adversary_n" in second:
+        values["adversary"] = {**values.get("adversary", {}), "n": second["adversary_n"]}
     return {key: value for key, value in values.items() if value is not None}
 
 

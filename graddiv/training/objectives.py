@@ -14,11 +14,11 @@ def objective_of(F: RandomizedNetwork, experiment: Experiment, examples: int, st
     """What a stage of the experiment (the first one by default) minimises on so many training examples."""
     stages = stages_of(experiment, examples)
     stage = stage or stages[0]
-    g = stage.settings.graddiv
+    g, adversary = stage.settings.graddiv, experiment.adversary_of(stage.settings)
     return Objective(
         F,
         examples=examples,
-        adversary=None if experiment.adversary is None else Adversary(**experiment.adversary.model_dump()),
+        adversary=None if adversary is None else Adversary(**adversary.model_dump()),
         diversity=_diversity(stage, experiment.seed),
         at="clean" if g is None else g.at,
         seed=experiment.seed,

@@ -9,6 +9,7 @@ from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
 from graddiv.runs import Run, network_of
 from graddiv.training import loop, train
+from graddiv.training.objectives import objective_of
 from graddiv.training.stages import stages_of
 from tests.training.helpers import assert_same_outcome, loader, outcome, tiny, two_stages
 from tests.training.test_loop import StopAfter, Stopped
@@ -146,3 +147,22 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
         train(e, tmp_path / "run2")
     with pytest.raises(GradDivError, match="holds no trained network"):
         tiny("mnist/adv-train", f"network.from={tmp_path}")
+
+
+def test_a_stage_may_have_an_adversary_of_more_models(tmp_path: Path) -> None:
+    e = two_stages("control", "stages.0.adversary_n=5")
+    F = e.build()
+    for stage, n in zip(stages_of(e, 8), (1, 5), strict=True):
+        adversary = objective_of(F, e, 8, stage).adversary
+        assert adversary is not None
+        assert (adversary.n, adversary.m, adversary.epsilon) == (n, 1, 0.3)
+    train(first_stage_alone(), tmp_path / "first")
+    (tmp_path / "recipe.toml").write_text(e.to_toml())
+    alone = recipe(str(tmp_path / "recipe.toml"), start=tmp_path / "first")
+    assert alone.adversary is not None
+    assert (alone.adversary.n, alone.adversary.m, alone.stages) == (5, 1, ())
+
+
+def test_without_an_adversary_a_stage_has_none_of_more_models() -> None:
+    with pytest.raises(GradDivError, match="adversary_n, which needs the section adversary"):
+        two_stages("control", "stages.0.adversary_n=5", "adversary=none")
