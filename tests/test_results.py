@@ -3,6 +3,7 @@
 import csv
 import json
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,11 @@ def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Pa
     assert kept
     for name in kept:
         assert (tmp_path / name).read_text() == (stored / name).read_text(), name
+
+
+def test_the_plan_is_what_the_script_makes_of_the_stored_runs() -> None:
+    gathered = runpy.run_path(str(ROOT / "scripts" / "gather_study.py"))["gathered"]
+    assert gathered(STUDY / "runs") == Plan.load(STUDY)
 
 
 def test_networks_are_there_of_both_methods() -> None:

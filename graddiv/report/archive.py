@@ -35,7 +35,7 @@ def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: 
         store.write(target.path / path.name, store.read(path))
     for name in records:
         _copy_record(source.records / name, target.records / name)
-    if network:
+    if network and source.last_checkpoint.exists():
         _copy_network(source, target)
 
 
