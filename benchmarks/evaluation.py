@@ -169,7 +169,7 @@ def estimates(quick: bool) -> Measurement:
 def share_of_the_suite(directory: Path) -> None:
     """One of the processes that torchrun starts."""
     with join_processes("cpu") as process:
-        of = target(40, 10)
+        of = target(20, 5)
         wanted = [cell for cell in shortened() if cell.attack is not None and cell.attack.name in ("PGD", "Square")]
         attack_all(of, wanted[:1], None)  # warm
         process.wait()

@@ -47,7 +47,7 @@ def run(point: str) -> None:
         for images, labels in zip(x.split(batch), y.split(batch), strict=True):
             PGD(m=STEPS)(EOT(F, int(size["n"])), channels_last(images), labels, 0.2)
 
-    measure(attack, repeats=2)
+    measure(attack)
 
 
 def sweep(quick: bool) -> Points:
