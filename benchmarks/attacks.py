@@ -22,8 +22,10 @@ from benchmarks.harness import (
     Measurement,
     arguments,
     compete,
+    in_turns,
     measure,
     naive_weights,
+    passes_of,
     plain_passes,
     report,
     side_by_side,
@@ -34,6 +36,8 @@ from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given,
 from graddiv.attacks.attack import Problem
 from graddiv.attacks.peers import FoolboxPGD, PeerAttack, PyautoattackAPGD, TorchattacksPGD
 from graddiv.data import load
+from graddiv.directions.gradients import mean_gradient
+from graddiv.geometry import Linf
 from graddiv.networks import GaussianNetwork, SampleModel, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.seeding import fold, generator
@@ -199,13 +203,54 @@ def floor(F: GaussianNetwork, x: Tensor, y: Tensor, size: Size) -> Contest:
 
 
 def small() -> None:
-    """EOT-PGD beside its floor on a network as the demo and the study have it: width 1/4, batch 64, n 10."""
+    """EOT-PGD beside its floor on a network as the demo and the study have it: width 1/4, batch 64, n 10.
+
+    Then what EOT-PGD does besides its passes, each part by itself, as a share of the floor.
+    """
     torch.set_num_threads(1)
     keep_memory()
     F = channels_last(bayesian(mnist_cnn(0.25), 0.05, init_sigma=0.02).eval())
     x, y = load("mnist-mini", "test").batch(range(64))
     x, view, n, m = channels_last(x), EOT(F, 10), 10, 5
-    print(json.dumps(side_by_side(lambda: PGD(m=m)(view, x, y, 0.2), lambda: plain_passes(F, x, y, n * m))))
+    whole = side_by_side(lambda: PGD(m=m)(view, x, y, 0.2), lambda: plain_passes(F, x, y, n * m))
+    found = {name: min(times) for name, times in in_turns(parts_of(F, x, y, n), turns=15).items()}
+    parts = {
+        "normal numbers": found["normals"],
+        "the rest of drawing": found["draw"] - found["normals"],
+        "binding": found["bind"],
+        "passes with other weights each time": found["other weights"] - found["passes"],
+        "margins and their mean": found["mean"] - found["free passes"],
+        "steps": found["step"],
+    }
+    shares = {f"eot_pgd_small, {name}/floor": seconds / found["passes"] for name, seconds in parts.items()}
+    print(json.dumps(whole | shares))
+
+
+def parts_of(F: GaussianNetwork, x: Tensor, y: Tensor, n: int) -> dict[str, Callable[[], object]]:
+    """What EOT-PGD consists of, each for one step on n models."""
+    with torch.no_grad():
+        theta, noise, bound = F.theta(), F.draw(0), F.sample(n, 0)
+    numbers, g, geometry = sum(each.numel() for each in noise.values()), generator(0), Linf()
+    epsilon = torch.full((len(x),), 0.2)
+
+    def free(x: Tensor) -> Tensor:
+        return x.flatten(1)[:, :10]
+
+    def bind() -> None:
+        with torch.no_grad():
+            for _ in range(n):
+                F.bind(noise, theta)
+
+    return {
+        "passes": lambda: plain_passes(F, x, y, n),
+        "normals": lambda: [torch.empty(numbers).normal_(generator=g) for _ in range(n)],
+        "draw": lambda: [F.draw(i) for i in range(n)],
+        "bind": bind,
+        "other weights": lambda: [passes_of(f, x, y, 1) for f in bound],
+        "mean": lambda: mean_gradient([free] * n, x, y),
+        "free passes": lambda: passes_of(free, x, y, n),
+        "step": lambda: geometry.project(x + geometry.steepest(x, 0.25 * epsilon), x, epsilon),
+    }
 
 
 def run(contestant: str, size: Size, path: Path) -> None:
@@ -280,6 +325,7 @@ def main() -> None:
         small = compete("benchmarks.attacks", ["small"], options.quick, rounds, network)["small"]
         found = compete("benchmarks.attacks", contestants, options.quick, rounds, network)
     ratios = {"eot_pgd_small/floor": small["seconds"], "eot_pgd_small, slowest turn/floor": small["slowest"]}
+    ratios |= {key: share for key, share in small.items() if "/" in key}
     report(ratios | ratios_of(found) | {"slowest turn/fastest": spread(found)}, options.json)
 
 

@@ -6,7 +6,7 @@ import os
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
-from graddiv.networks import GaussianNetwork
+from graddiv.networks import GaussianNetwork, SampleModel
 
 Measurement = dict[str, float]
 LOAD = os.getloadavg()[0]
@@ -47,9 +47,14 @@ def naive_weights(F: GaussianNetwork) -> dict[str, Tensor]:
 def plain_passes(F: GaussianNetwork, x: Tensor, y: Tensor, count: int) -> Tensor:
     """The arithmetic floor: a forward and an input backward of the architecture, `count` times; no noise, no step."""
     weights = {name: p.detach() for name, p in F.module.named_parameters()}
+    return passes_of(lambda x: functional_call(F.module, weights, (x,)), x, y, count)
+
+
+def passes_of(f: SampleModel, x: Tensor, y: Tensor, count: int) -> Tensor:
+    """A forward and an input backward of a model, `count` times."""
     for _ in range(count):
         x = x.detach().requires_grad_()
-        torch.autograd.grad(cross_entropy(functional_call(F.module, weights, (x,)), y), x)
+        torch.autograd.grad(cross_entropy(f(x), y), x)
     return x.detach()
 
 
@@ -86,18 +91,24 @@ def measure(
     print(json.dumps(found | score(result)))
 
 
+def in_turns(calls: Mapping[str, Callable[[], object]], turns: int = 5) -> dict[str, list[float]]:
+    """In one process: the CPU times of each call, one after the other in each turn, after a first one that warms up."""
+    for call in calls.values():
+        call()
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(turns):
+        for name, call in calls.items():
+            before = cpu_seconds()
+            call()
+            times[name].append(cpu_seconds() - before)
+    return times
+
+
 def side_by_side(one: Callable[[], object], other: Callable[[], object], turns: int = 5) -> Measurement:
     """In one process: the CPU time of one over that of the other, in turns, with the least and the greatest of them."""
-
-    def seconds(step: Callable[[], object]) -> float:
-        before = cpu_seconds()
-        step()
-        return cpu_seconds() - before
-
-    one(), other()
-    times = [(seconds(one), seconds(other)) for _ in range(turns)]
-    ratios = [a / b for a, b in times]
-    ratio = min(a for a, _ in times) / min(b for _, b in times)
+    times = in_turns({"one": one, "other": other}, turns)
+    ratios = [a / b for a, b in zip(*times.values(), strict=True)]
+    ratio = min(times["one"]) / min(times["other"])
     return {"seconds": ratio, "lowest": min(ratios), "highest": max(ratios)}
 
 

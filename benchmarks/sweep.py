@@ -1,7 +1,7 @@
 """Time and memory of EOT-PGD against each size it depends on, the others held: n, batch, width, examples, processes.
 
-Each point is a process of its own; the least CPU time of its turns is kept (for processes, the wall-clock time).  The
-plot in docs/ is drawn from the stored points: `python -m benchmarks.sweep --draw`.
+Each point is a process of its own; the least CPU time of its turns is kept (for processes, the wall-clock time) beside
+the slowest.  The plot in docs/ is drawn from the stored points: `python -m benchmarks.sweep --draw`.
 """
 
 import json
@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.evaluation import seconds_with
-from benchmarks.harness import compete, measure, parser
+from benchmarks.harness import LOAD, compete, measure, parser, spread
 from graddiv import bayesian
 from graddiv.attacks import EOT, PGD
 from graddiv.networks import mnist_cnn
@@ -25,6 +25,8 @@ SIZES: dict[str, tuple[float, ...]] = {
     "examples": (64, 128, 256, 512),
 }
 STEPS = 3
+Points = dict[str, list[dict[str, float]]]
+"""For each size that is varied what was found at each of its values."""
 STORED = Path(__file__).parent / "results" / "sweep.json"
 PLOT = Path(__file__).parent.parent / "docs" / "benchmarks-sweep.svg"
 
@@ -45,10 +47,10 @@ def run(point: str) -> None:
         for images, labels in zip(x.split(batch), y.split(batch), strict=True):
             PGD(m=STEPS)(EOT(F, int(size["n"])), channels_last(images), labels, 0.2)
 
-    measure(attack, repeats=2)
+    measure(attack)
 
 
-def sweep(quick: bool) -> dict[str, list[dict[str, float]]]:
+def sweep(quick: bool) -> Points:
     points = {what: values[:2] if quick else values for what, values in SIZES.items()}
     names = [f"{what}={value}" for what, values in points.items() for value in values]
     found = compete("benchmarks.sweep", names, quick, rounds=1 if quick else 3)
@@ -57,12 +59,12 @@ def sweep(quick: bool) -> dict[str, list[dict[str, float]]]:
         what: [{what: value} | {key: found[f"{what}={value}"][key] for key in kept} for value in values]
         for what, values in points.items()
     }
-    walls = {processes: [seconds_with(processes, True)[0] for _ in range(1 if quick else 3)] for processes in (1, 2)}
+    walls = {processes: [seconds_with(processes)[0] for _ in range(1 if quick else 3)] for processes in (1, 2)}
     table["processes"] = [{"processes": p, "seconds": min(w), "slowest": max(w)} for p, w in walls.items()]
     return table
 
 
-def draw(table: dict[str, list[dict[str, float]]], path: Path) -> None:
+def draw(table: Points, path: Path) -> None:
     import matplotlib
 
     matplotlib.use("Agg")
@@ -95,9 +97,11 @@ def main() -> None:
         print(json.dumps(table, indent=1))
         if chosen.json is None:
             return
-        rounded = {w: [{k: round(v, 4) for k, v in p.items()} for p in points] for w, points in table.items()}
-        chosen.json.write_text(json.dumps(rounded, indent=1) + "\n")
-    draw(json.loads((chosen.json or STORED).read_text()), PLOT)
+        points = {w: [{k: round(v, 4) for k, v in p.items()} for p in points] for w, points in table.items()}
+        turns = spread({f"{what} {i}": point for what, of in table.items() for i, point in enumerate(of)})
+        found = {"points": points, "slowest turn/fastest": round(turns, 3), "load average before": LOAD}
+        chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+    draw(json.loads((chosen.json or STORED).read_text())["points"], PLOT)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.tables import PAGE, written
+from benchmarks.tables import AIMS, PAGE, written
 from graddiv.paper.published import PaperValues
 from graddiv.report.plan import Plan
 from graddiv.report.renderers import render
@@ -102,7 +102,21 @@ def test_the_percentages_about_the_zoo_are_those_of_its_table() -> None:
     assert numbers <= set(re.findall(r"\d+\.\d", (ZOO / "zoo.md").read_text()))
 
 
+def test_figures_about_speed_stand_in_the_tables_of_stored_runs() -> None:
+    prose = re.sub(r"<!-- \w+ -->.*?<!-- end -->", "", PAGE.read_text(), flags=re.DOTALL)
+    figures = re.findall(r"(?<!epsilon )\b\d+\.\d+|\d+ ?%|\d+ (?:ms|s|MB)\b|\d+e\d+", prose)
+    assert set(figures) <= {f"{wanted:g}" for _, wanted in AIMS.values()}
+
+
+def test_a_total_alone_is_that_of_the_table_within_noise() -> None:
+    stored = json.loads((ROOT / "benchmarks" / "results" / "total.json").read_text())
+    alone = {key: value for key, value in stored.items() if "total only, " in key}
+    assert len(alone) > 1
+    for key, value in alone.items():
+        assert value == pytest.approx(stored[key.replace("only", "of the table")], abs=0.05)
+
+
 def test_the_tables_of_benchmarks_are_those_of_the_stored_runs() -> None:
     page = PAGE.read_text()
-    assert page.count("| stored |") == 4
+    assert page.count("| stored |") == 6
     assert written(page) == page, "python -m benchmarks.tables writes them again"

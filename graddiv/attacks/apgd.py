@@ -90,7 +90,7 @@ class APGD(Attack):
             attacked = _RecordingView(view).first_prediction(fresh, x0) == y
             return torch.where(per_example(attacked & found.fooled, x0), found.fooling, x0)
         candidates = torch.cat([found.best, found.last[None]])
-        losses = torch.stack([view.loss(fresh, x, y, self.objective) for x in candidates])
+        losses = view.losses(fresh, candidates.unbind(), y, self.objective)
         return candidates[losses.argmax(0), torch.arange(len(x0), device=x0.device)]
 
     def start(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:

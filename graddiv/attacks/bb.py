@@ -8,7 +8,7 @@ from torch import Tensor
 
 from graddiv.attacks.attack import Problem
 from graddiv.attacks.hyperplane import to_hyperplane
-from graddiv.attacks.minimal import CandidatePool, MinimalAttack
+from graddiv.attacks.minimal import CandidatePool, MinimalAttack, margins_at
 from graddiv.attacks.trust_region import along_hyperplane
 from graddiv.errors import GradDivError
 from graddiv.geometry import Linf, per_example
@@ -98,13 +98,10 @@ class BB(MinimalAttack):
     def _noise(self, problem: Problem, restart: int, k: int) -> Float[Tensor, "b ..."]:
         """Return, of TRIALS noise images, the one of highest margin."""
         low, high = self.geometry.bounds
-        best, highest = problem.x0, torch.full_like(problem.epsilon, -torch.inf)
-        for trial in range(TRIALS):
-            x = low + (high - low) * problem.uniform("noise", restart, trial).to(best.dtype).reshape(best.shape)
-            margins = margin(problem.view.logits(k, x), problem.y)
-            higher = margins > highest
-            best, highest = torch.where(per_example(higher, x), x, best), torch.where(higher, margins, highest)
-        return best
+        draws = (problem.uniform("noise", restart, trial).to(problem.x0.dtype) for trial in range(TRIALS))
+        images = [low + (high - low) * u.reshape(problem.x0.shape) for u in draws]
+        best = margins_at(problem, images, [k]).argmax(0)
+        return torch.stack(images)[best, torch.arange(len(best), device=best.device)]
 
     def _climb(self, problem: Problem, k: int) -> Float[Tensor, "b ..."]:
         """Return where TRIALS signed gradient steps lead: towards the class whose boundary looks nearest from x0."""

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -101,7 +102,7 @@ class MinimalAttack(Attack):
                 self.search(problem, restart, radius, pool)
             found = [pool.choice(*found)]
             radius = self.geometry.norm(found[0] - x0).clamp_max(width)
-        return torch.where(per_example(fresh_margin(problem, x0) > 0, x0), x0, found[0])
+        return torch.where(per_example(fresh_margins(problem, x0[None])[0] > 0, x0), x0, found[0])
 
 
 class Nearest(CandidatePool):
@@ -141,7 +142,7 @@ class Nearest(CandidatePool):
                 for x, length in zip(candidates, lengths, strict=True)
             ]
         )
-        margins = torch.stack([fresh_margin(self.problem, x) for x in clipped])
+        margins = fresh_margins(self.problem, clipped)
         fooling = torch.where((margins > 0) & (lengths <= epsilon), lengths, math.inf)
         best = torch.where(fooling.amin(0) < math.inf, fooling.argmin(0), margins.argmax(0))
         return clipped[best, self.rows]
@@ -174,7 +175,10 @@ class Unconfirmed(CandidatePool):
 
 
 class Strongest(CandidatePool):
-    """Keeps the points of highest margin, which lie in the directions offered, as far from x0 as ball and box allow."""
+    """Keeps the points of highest margin, which lie in the directions offered, as far from x0 as ball and box allow.
+
+    For views in which each iteration has models of its own.
+    """
 
     def __init__(self, problem: Problem, geometry: Geometry) -> None:
         super().__init__(problem, geometry)
@@ -186,28 +190,30 @@ class Strongest(CandidatePool):
     def offer(self, k: int, x: Tensor, x_margins: Float[Tensor, " b"], direction: Tensor) -> None:
         """Judge the best point so far by the models that judge its challenger, too: its old margin may be luck."""
         x0, epsilon = self.problem.x0, self.problem.epsilon
-        if self.problem.view.fresh:
-            incumbent = self.margins.argmax(0), self.rows
-            incumbent_margin = self._margin(k, self.points[incumbent])
-            self.margins[incumbent] = torch.where(self.margins[incumbent] > -math.inf, incumbent_margin, -math.inf)
-
         stretch = (epsilon / self.geometry.norm(direction).clamp_min(torch.finfo(x.dtype).tiny)).clamp_min(1.0)
         challenger = self.geometry.project(x0 + per_example(stretch, x) * direction, x0, epsilon)
-        new, weakest = self._margin(k, challenger), self.margins.argmin(0)
+        incumbent = self.margins.argmax(0), self.rows
+        new, again = margins_at(self.problem, [challenger, self.points[incumbent]], [k])
+        self.margins[incumbent] = torch.where(self.margins[incumbent] > -math.inf, again, -math.inf)
+        weakest = self.margins.argmin(0)
         chosen = new > self.margins[weakest, self.rows]
         slot = weakest[chosen], self.rows[chosen]
         self.points[slot], self.margins[slot] = challenger[chosen], new[chosen]
 
     def choice(self) -> Float[Tensor, "b ..."]:
-        margins = torch.stack([fresh_margin(self.problem, x) for x in self.points])
+        margins = fresh_margins(self.problem, self.points)
         return self.points[torch.where(self.margins > -math.inf, margins, -math.inf).argmax(0), self.rows]
 
-    def _margin(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, " b"]:
-        return margin(self.problem.view.logits(k, x), self.problem.y)
 
-
-def fresh_margin(problem: Problem, x: Float[Tensor, "b ..."]) -> Float[Tensor, " b"]:
-    """Return the margin of the mean logits over models that neither the run nor the choice of a restart has seen."""
+def fresh_margins(problem: Problem, points: Float[Tensor, "k b ..."]) -> Float[Tensor, "k b"]:
+    """Return margins over models that neither the run nor the choice of a restart has seen."""
     count = FRESH if problem.view.fresh else 1
-    total = sum(problem.view.logits(RESCORE - 1 - i, x) for i in range(count))
-    return margin(torch.as_tensor(total) / count, problem.y)
+    return margins_at(problem, points.unbind(), [RESCORE - 1 - i for i in range(count)])
+
+
+def margins_at(
+    problem: Problem, points: Sequence[Float[Tensor, "b ..."]], iterations: Sequence[int]
+) -> Float[Tensor, "k b"]:
+    """Return the margin of the mean logits over the models of these iterations, at each of the points."""
+    total = torch.stack([problem.view.logits_at(k, points) for k in iterations]).sum(0)
+    return torch.stack([margin(z / len(iterations), problem.y) for z in total])

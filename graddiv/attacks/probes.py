@@ -79,7 +79,7 @@ class RandomSearch(Attack):
             best, best_loss = keep_best(best, best_loss, x, screen.loss(0, x, y, self.objective), self.confirmed)
             problem.tick()
         fresh = RESCORE - 1 - restart
-        losses = torch.stack([view.loss(fresh, x, y, self.objective) for x in best])
+        losses = view.losses(fresh, best.unbind(), y, self.objective)
         return best[losses.argmax(0), torch.arange(len(x0), device=x0.device)]
 
 

@@ -104,7 +104,7 @@ class StochasticPGD(Attack):
         if len(points) == 1:
             return points[0]
         scorers, everyone = problem.view.sized(SCORERS), torch.arange(len(problem.x0), device=problem.x0.device)
-        losses = torch.stack([scorers.loss(fresh, each, problem.y, self.objective) for each in points])
+        losses = scorers.losses(fresh, points, problem.y, self.objective)
         return torch.stack(list(points))[losses.argmax(0), everyone]
 
     def _first_point(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:

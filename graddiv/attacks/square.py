@@ -62,16 +62,17 @@ class Square(Attack):
         def draw_of(query: int) -> UniformDraw:
             return lambda k: uniform(fold(problem.seed, "square", restart, query), problem.ids, k)
 
-        def loss_of(x: Tensor, query: int) -> Tensor:
-            return view.loss(restart * self.m + query, x, problem.y, self.objective)
+        def losses_of(query: int, *points: Tensor) -> Tensor:
+            return view.losses(restart * self.m + query, points, problem.y, self.objective)
 
         x = start(problem, draw_of(0))
         problem.tick()
         for query in range(1, self.m):
             candidate = change(problem, x, self._share(query), draw_of(query))
             if view.fresh or query == 1:
-                loss = loss_of(x, query)
-            candidate_loss = loss_of(candidate, query)
+                loss, candidate_loss = losses_of(query, x, candidate)
+            else:
+                (candidate_loss,) = losses_of(query, candidate)
             better = candidate_loss > loss
             x, loss = torch.where(per_example(better, x), candidate, x), torch.where(better, candidate_loss, loss)
             problem.tick()

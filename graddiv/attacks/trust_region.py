@@ -88,7 +88,7 @@ def _on_region_edge(
     unit = r / torch.linalg.vector_norm(w, dim=1, keepdim=True).clamp_min(torch.finfo(w.dtype).tiny)
     t = torch.zeros_like(c)
     left, right = torch.full_like(c, -math.inf), torch.full_like(c, math.inf)
-    square, negligible = w**2, TOLERANCE * r**2 / unit
+    found, rows = torch.empty_like(w), torch.arange(len(w), device=w.device)
     for _ in range(ITERATIONS):
         free = t * w
         in_ball = free.clamp(to_x0 - epsilon, to_x0 + epsilon)
@@ -99,17 +99,25 @@ def _on_region_edge(
         miss = (w * d).sum(1, keepdim=True) - c
         excess = (d * d).sum(1, keepdim=True) / 2 - t * miss - r**2 / 2
         settled = excess < TOLERANCE * r**2
-        solved = settled & (miss.abs() < negligible)
-        if solved.all():
-            break
+        solved = settled & (miss.abs() < TOLERANCE * r**2 / unit)
 
         growth = (excess.clamp_min(0) / (pull * at_ball).sum(1, keepdim=True)).nan_to_num(0.0, 0.0)
         left = torch.where(settled & (miss < 0), t.maximum(left), left)
         right = torch.where(settled & (miss > 0), t.minimum(right), right)
         drift = growth * (w * at_ball).sum(1, keepdim=True)
-        newton = t - (miss - drift) / (square * (unboxed - at_ball.abs())).sum(1, keepdim=True)
+        newton = t - (miss - drift) / (w**2 * (unboxed - at_ball.abs())).sum(1, keepdim=True)
         middle = unit * (((left / unit).atan() + (right / unit).atan()) / 2).tan()
         proposal = torch.where((newton > left) & (newton < right), newton, middle)
-        t = torch.where(settled & ~solved, proposal, t)
-        epsilon = torch.where(solved, epsilon, epsilon + growth)
-    return d
+        t = torch.where(settled, proposal, t)
+        epsilon = epsilon + growth
+
+        if solved.any():  # few problems take long, and the others need not wait for them
+            found[rows] = d
+            hard = ~solved.squeeze(1)
+            if not hard.any():
+                return found
+            rows, t, epsilon, left, right, unit, below, above, to_x0, w, c, r, d = (
+                values[hard] for values in (rows, t, epsilon, left, right, unit, below, above, to_x0, w, c, r, d)
+            )
+    found[rows] = d
+    return found

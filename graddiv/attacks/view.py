@@ -88,26 +88,41 @@ class View(ABC):
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
     ) -> Float[Tensor, " b"]:
         """Return the value of the objective over the models of iteration k, for each example."""
+        return self.losses(k, [x], y, objective)[0]
+
+    def losses(
+        self, k: int, points: Sequence[Float[Tensor, "b ..."]], y: Int64[Tensor, " b"], objective: str = "ce"
+    ) -> Float[Tensor, "points b"]:
+        """Return the loss at each of several points: the models are drawn once for all of them."""
         goal = attack_objective(objective)
-        z = self.member_logits(k, x)
-        p = None if self.probabilities is None else self.probabilities.to(x)
-        loss = goal.value(Members(z, y, torch.stack([goal.s(each, y) for each in z]), p=p))
-        if (is_nan := loss.isnan()).any():
+        p = None if self.probabilities is None else self.probabilities.to(points[0])
+        answers = self._asked(k, points)
+        losses = torch.stack([goal.value(Members(z, y, torch.stack([goal.s(f, y) for f in z]), p=p)) for z in answers])
+        if (is_nan := losses.isnan().any(0)).any():
             raise GradDivError(
-                f"the loss of {int(is_nan.sum())} of {len(loss)} examples is NaN: "
+                f"the loss of {int(is_nan.sum())} of {len(y)} examples is NaN: "
                 "look at the network's weights and at the input"
             )
-        return loss
+        return losses
 
     def member_logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "n b c"]:
         """Return the logits of each model of iteration k."""
-        with torch.no_grad(), self.context():
-            return torch.stack([f(x) for f in self._counted(k)])
+        return self._asked(k, [x])[0]
 
     def logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         """Return the mean logits z over the models of iteration k."""
-        z = self.member_logits(k, x)
-        return z.mean(0) if self.probabilities is None else torch.einsum("n,nbc->bc", self.probabilities.to(z), z)
+        return self.logits_at(k, [x])[0]
+
+    def logits_at(self, k: int, points: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "points b c"]:
+        """Return the mean logits at each of several points: the models are drawn once for all of them."""
+        z = torch.stack(self._asked(k, points))
+        return z.mean(1) if self.probabilities is None else torch.einsum("n,pnbc->pbc", self.probabilities.to(z), z)
+
+    def _asked(self, k: int, points: Sequence[Tensor]) -> list[Float[Tensor, "n b c"]]:
+        """Return what each model of iteration k says of each point."""
+        with torch.no_grad(), self.context():
+            answers = [[f(x) for x in points] for f in self._counted(k, forwards=len(points))]
+        return [torch.stack(of_point) for of_point in zip(*answers, strict=True)]
 
     def differences(
         self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], only: Int64[Tensor, " b"] | None = None
@@ -182,9 +197,9 @@ class View(ABC):
         weights = repeat(1.0) if p is None else iter((len(p) * p).tolist())
         return zip(self._counted(k, backwards), weights, strict=False)
 
-    def _counted(self, k: int, backwards: int = 0) -> Iterator[SampleModel]:
+    def _counted(self, k: int, backwards: int = 0, forwards: int = 1) -> Iterator[SampleModel]:
         for f in self(k):
-            self.cost.forwards += 1
+            self.cost.forwards += forwards
             self.cost.backwards += backwards
             yield f
 

@@ -64,7 +64,13 @@ def attack(
     total_only: Annotated[
         bool,
         typer.Option(
-            help="Only the Total: an image leaves once it is fooled beyond doubt, which saves most of the passes."
+            help="Only the Total: an image leaves once it is fooled beyond doubt, which saves passes where few survive."
+        ),
+    ] = False,
+    paper_rows: Annotated[
+        bool,
+        typer.Option(
+            help="Only the 16 rows of the paper's Total, without Square, EOT-FAB and EOT-B&B, which take most passes."
         ),
     ] = False,
     examples: Examples = None,
@@ -87,7 +93,7 @@ def attack(
     from graddiv.attacks.peers import peers as peers_of
     from graddiv.attacks.registry import STRONG
     from graddiv.distributed import join_processes
-    from graddiv.evaluation import attack_all, attack_until_fooled, cells, strong_cells
+    from graddiv.evaluation import attack_all, attack_until_fooled, cells, papers_cells, strong_cells
     from graddiv.evaluation import suite as suite_of
     from graddiv.evaluation.batches import writing
     from graddiv.evaluation.cell import parse_modes
@@ -116,6 +122,7 @@ def attack(
                 )
             else:
                 wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
+            wanted = papers_cells(wanted, target) if paper_rows else wanted
             beside = cells(others, radii, modes=["eot"], n=n, repeats=repeats, random=target.random)
             wanted = list(dict.fromkeys([*wanted, *beside]))  # the clean images are in both
             records = how(target, wanted, directory, process=process, progress=progress)

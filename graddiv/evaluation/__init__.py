@@ -1,7 +1,7 @@
 """Evaluation: every number is stored as a record, example by example."""
 
 from graddiv.attacks.registry import suite
-from graddiv.evaluation.cell import Cell, cells
+from graddiv.evaluation.cell import Cell, cells, papers_cells
 from graddiv.evaluation.elimination import attack_until_fooled, evaluate_total
 from graddiv.evaluation.in_memory import evaluate
 from graddiv.evaluation.prediction import predict
@@ -17,6 +17,7 @@ __all__ = [
     "cells",
     "evaluate",
     "evaluate_total",
+    "papers_cells",
     "predict",
     "strong_cells",
     "suite",

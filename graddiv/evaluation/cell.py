@@ -9,6 +9,7 @@ from graddiv.attacks.registry import ATTACKS
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.target import Target
 from graddiv.networks import RandomizedNetwork
+from graddiv.records import PAPER_ROWS
 from graddiv.seeding import fold
 
 Mode = Literal["fixed", "eot1", "eot"]
@@ -129,6 +130,14 @@ def cells(
                 for mode in modes if random else ("fixed",):
                     found.append(Cell(attack, mode, n, epsilon, repeat))
     return list(dict.fromkeys(found))
+
+
+def papers_cells(wanted: Iterable[Cell], target: Target) -> list[Cell]:
+    """Those of the 16 rows that the paper's Total is taken over, and clean images."""
+    found = [cell for cell in wanted if cell.attack is None or cell.label(target.F) in PAPER_ROWS]
+    if all(cell.attack is None for cell in found):
+        raise GradDivError(f"none of the attacks is among the paper's rows, expected some of {', '.join(PAPER_ROWS)}")
+    return found
 
 
 def _settings(attack: Attack) -> dict[str, Any]:

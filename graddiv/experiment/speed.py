@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 TWO_CORES = 30e9
 """Multiplications per second, about, on two cores of 2020s servers.
 
-Good to a factor of three: a core did 18e9 of mnist_cnn and 40e9 of vgg16 at width 1/4, but 15e9 of stl10_cnn, and 5e9
-at width 1/8, where few channels of large images wait for memory.
+Good to a factor of three: a multiplication costs more where few channels of large images wait for memory; `speed of` in
+docs/benchmarks.md compares networks.
 """
 
 NEAR = 2.0

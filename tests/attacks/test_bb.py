@@ -164,8 +164,10 @@ def test_the_cost_is_counted_and_progress_is_told() -> None:
     m = 5
     BB(m=m)(view, images(2), labels(2), 0.1, progress=lambda done, total: told.append((done, total)))
     # a gradient takes 3 passes of 2 models; the incumbent and its challenger 2 each
-    start = 2 * TRIALS + 2 * TRIALS + 2 * 2 * (BISECTIONS + 1)
-    assert view.cost.forwards == view.cost.draws == start + (m + 1) * (3 + 2 + 2) + 2 * KEPT * FRESH
+    bisections = 2 * 2 * (BISECTIONS + 1)
+    assert view.cost.forwards == 2 * TRIALS + 2 * TRIALS + bisections + (m + 1) * (3 + 2 + 2) + 2 * KEPT * FRESH
+    # points that meet the same models share their draws: all noise images, incumbent and challenger, the points kept
+    assert view.cost.draws == 2 + 2 * TRIALS + bisections + (m + 1) * (3 + 2) + 2 * FRESH
     # three classes beside the label's at first, then the one that is climbed to
     assert view.cost.backwards == 2 * (3 + TRIALS - 1 + m + 1)
     assert told[-1] == (m, m)

@@ -1,6 +1,7 @@
 """FGSM and PGD in their three modes: laws of views, closed forms, what an attack leaves alone."""
 
 import weakref
+from dataclasses import replace
 
 import pytest
 import torch
@@ -56,6 +57,20 @@ def test_the_loss_is_raised(kind: str, attack: Attack) -> None:
     for view in views(kind):
         x_adv = attack(view, x, y, 0.2)
         assert view.loss(0, x_adv, y).sum() > view.loss(0, x, y).sum()
+
+
+@pytest.mark.parametrize("kind", costly(KINDS))
+def test_several_points_share_draws_and_get_what_each_would_alone(kind: str) -> None:
+    points, y = [images(3), images(3).flip(0)], labels(3)
+    for view in views(kind):
+        n = len(list(view(4)))
+        before = replace(view.cost)
+        losses, z = view.losses(4, points, y), view.logits_at(4, points)
+        assert view.cost.forwards - before.forwards == 4 * n
+        assert view.cost.draws - before.draws == (2 * n if isinstance(view, EOT) and view.random else 0)
+        for i, x in enumerate(points):
+            assert torch.equal(losses[i], view.loss(4, x, y))
+            assert torch.equal(z[i], view.logits(4, x))
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)

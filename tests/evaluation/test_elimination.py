@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graddiv.attacks import FGSM, PGD, Attack
+from graddiv.attacks import FAB, FGSM, PGD, Attack, Square
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, attack_all, attack_until_fooled, cells, evaluate_total, predict
 from graddiv.evaluation import prediction as prediction_module
@@ -167,6 +167,15 @@ def test_an_evaluation_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(Attack, "__call__", dies_in_the_second_batch)
     attack_until_fooled(target, wanted, tmp_path)
     assert len(runs) == 7
+
+
+def test_the_papers_total_leaves_out_the_rows_that_the_paper_does() -> None:
+    F, x, y = network("bayesian"), images(3), labels(3)
+    few = {"epsilon": 0.1, "n": 2, "n_ensemble": 2, "paper_rows": True}
+    (found,) = evaluate_total(F, x, y, attacks=[FGSM(), FAB(m=1), Square(m=2)], **few)
+    assert found.labels_of_attacks == ["clean", "FGSM", "EOT^1-FGSM", "EOT-FGSM", "FAB", "EOT^1-FAB"]
+    with pytest.raises(GradDivError, match="none of the attacks is among the paper's rows"):
+        evaluate_total(F, x, y, attacks=[Square(m=2)], **few)
 
 
 def test_one_total_for_each_epsilon_and_repeat(tmp_path: Path) -> None:
