@@ -5,7 +5,7 @@ forward or a backward of one model over an image, of attacks and of the models t
 not depend on the machine.  Results are records below --out, so the command can be stopped and goes on where it was.
 
 total_only/full: the passes of the Total of all rows by elimination over those of the table.
-papers_total_only/full: likewise of the Total of the 16 rows that the paper's has.
+papers_total_only/full: likewise of the Total of the 16 rows that the paper's has; /its rows: over the table of those.
 dearest_three/full: the passes of EOT-FAB, EOT-B&B and EOT-Square.
 accuracy: the Totals, those of the table cross-fitted, as those by elimination are.
 """
@@ -43,18 +43,19 @@ def compare(epsilon: float, examples: int, directory: Path | None = None) -> dic
     spent = {row.label: int((row.cost_forwards + row.cost_backwards + judges).sum()) for row in rows}
     table = sum(spent.values())
 
-    def share(alone: TotalRecord) -> float:
-        return (int(alone.passes.sum()) + judges * examples) / table
+    def passes(alone: TotalRecord) -> int:
+        return int(alone.passes.sum()) + judges * examples
 
     def total(of: list[AttackRecord]) -> float:
         return float(np.mean(cross_fitted_total(of)))
 
     return {
-        "total_only/full": share(every),
+        "total_only/full": passes(every) / table,
         "accuracy, total only": float(np.mean(every.verdicts)),
         "accuracy, total of the table": total(attacks),
         "dearest_three/full": sum(sorted(spent.values())[-3:]) / table,
-        "papers_total_only/full": share(papers),
+        "papers_total_only/full": passes(papers) / table,
+        "papers_total_only/its rows": passes(papers) / sum(spent[row.label] for row in rows if row.label in PAPER_ROWS),
         "accuracy, paper's total only": float(np.mean(papers.verdicts)),
         "accuracy, paper's total of the table": total([row for row in attacks if row.label in PAPER_ROWS]),
     }
