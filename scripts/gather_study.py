@@ -112,6 +112,8 @@ def gathered(runs: Path) -> Plan:
 
 if __name__ == "__main__":
     source, directory = map(Path, sys.argv[1:])
-    kept = archive(gathered(source), directory)
+    plan = gathered(source)
+    networks = {name for name, run in plan.runs.items() if run.title in (*PAIR, DRAWS[1])}
+    kept = archive(plan, directory, networks=networks)
     page, tables = render(kept, directory, PaperValues)
     print(f"{len(kept.runs)} runs, {len(kept.items)} tables and figures: {page}")

@@ -1,6 +1,6 @@
 """A report and all that it is drawn from, small enough to be kept in a repository."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -11,10 +11,10 @@ from graddiv.report.plan import Plan
 from graddiv.runs import CHECKLIST, Run
 
 
-def archive(plan: Plan, directory: Path, *, networks: bool = True) -> Plan:
+def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = True) -> Plan:
     """Copy the runs of a plan below a directory: logs, the records that the plan names, and the trained networks.
 
-    networks: False leaves them out, where many of them would be too much for a repository.
+    networks: False leaves them out, where many of them would be too much for a repository; or the runs whose are kept.
 
     Adversarial images are left out of records, and parameters are kept in half precision: both can be made again from
     the recipe, and no table or figure but the close-ups needs them.  Returns the plan of the copies.
@@ -23,7 +23,8 @@ def archive(plan: Plan, directory: Path, *, networks: bool = True) -> Plan:
     for key, run in plan.runs.items():
         target = Run(directory / "runs" / key)
         names = {name for item in plan.items for name in item.records.get(key, ())}
-        copy_run(Run(Path(run.path)), target, sorted(names), network=networks)
+        network = networks if isinstance(networks, bool) else key in networks
+        copy_run(Run(Path(run.path)), target, sorted(names), network=network)
         runs[key] = run.model_copy(update={"path": str(target.path)})
     return plan.model_copy(update={"runs": runs})
 

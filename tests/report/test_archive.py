@@ -51,3 +51,13 @@ def test_images_and_the_optimizer_are_left_out(run: Run, tmp_path: Path) -> None
     assert copy.last_checkpoint.stat().st_size < run.last_checkpoint.stat().st_size / 4
     for name, tensor in run.network().state_dict().items():
         assert torch.allclose(copy.network().state_dict()[name], tensor, atol=2e-3)
+
+
+def test_networks_of_some_runs_are_kept_and_what_has_none_is_archived_again(run: Run, tmp_path: Path) -> None:
+    plan = plan_for([run.path], Choices())
+    (key,) = plan.runs
+    for wanted, there in (([key], True), (["another"], False)):
+        copied = archive(plan, tmp_path / str(there), networks=wanted)
+        assert Run(Path(copied.runs[key].path)).last_checkpoint.exists() == there
+    again = archive(copied, tmp_path / "again")
+    assert not Run(Path(again.runs[key].path)).last_checkpoint.exists()
