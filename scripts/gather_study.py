@@ -49,9 +49,9 @@ ITEMS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     *((f"draws-{drawn}", drawn, (BASE, *DRAWS), needs) for drawn, needs in CURVES),
     *((f"longer-{drawn}", drawn, LONGER, needs) for drawn, needs in CURVES),
     ("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
-    *((f"methods-{drawn}", drawn, (*OTHERS, *PAIR), needs) for drawn, needs in CURVES),
-    *((f"variants-{drawn}", drawn, (GRADDIV, *VARIANTS), needs) for drawn, needs in CURVES),
-    *((f"width-{drawn}", drawn, NARROW, needs) for drawn, needs in CURVES),
+    *((f"methods-{drawn}", drawn, (*OTHERS, *PAIR), ("curve",)) for drawn, _ in CURVES),
+    *((f"variants-{drawn}", drawn, (GRADDIV, *VARIANTS), ("curve",)) for drawn, _ in CURVES),
+    *((f"width-{drawn}", drawn, NARROW, ("curve",)) for drawn, _ in CURVES),
     ("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",)),
 )
 """(name of the files, what draws it, titles of the runs, what is measured of them: names of paper/planning.py)."""
