@@ -129,6 +129,11 @@ def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     return torch.empty_like(parameter).copy_(gradient)
 
 
+def accelerator() -> torch.device | None:
+    """Return the kind of accelerator that torch can use here; torch 2.6 raises where there is none, so ask first."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
 def chosen_device(name: str | None, local_rank: int = 0) -> torch.device:
     """Return a device that works; "cuda" without a number is the GPU of this process."""
     if name is None:
