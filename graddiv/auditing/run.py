@@ -20,13 +20,13 @@ from graddiv.auditing.inputs import Bounds, inputs_of
 from graddiv.auditing.model import Model, dtype_of, network_of
 from graddiv.auditing.phases import Auditor
 from graddiv.auditing.result import Audit, Subject
-from graddiv.distributed import ALONE, Process
+from graddiv.distributed import ALONE, Process, chosen_device
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Target, predict
-from graddiv.evaluation.arguments import check_counts, folder_of, radius_of
+from graddiv.evaluation.arguments import check_counts, folder_of
 from graddiv.evaluation.batches import WorkListener, writing
 from graddiv.extras import require
-from graddiv.geometry import L2, Geometry, Linf
+from graddiv.geometry import L2, Geometry, Linf, in_bytes, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import listening
 from graddiv.registries import Registry
@@ -57,7 +57,7 @@ def audit(
     batch: int = 100,
     progress: bool | WorkListener = False,
     process: Process = ALONE,
-    device: torch.device | None = None,
+    device: torch.device | str | None = None,
     data_root: str | None = None,
 ) -> Audit:
     """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
@@ -111,7 +111,7 @@ def audit(
     geometry, epsilon = NORMS[norm], radius_of(epsilon)
     check_radius(epsilon, geometry, inputs.examples.x[0].numel())
     raw = (inputs.low + (inputs.high - inputs.low) * inputs.examples.x[:2]).to(inputs.examples.x.dtype)
-    given = network_of(model, raw, data_root, device)
+    given = network_of(model, raw, data_root, None if device is None else chosen_device(device))
     found = examine(given, inputs, seed)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
@@ -133,10 +133,9 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
     """Refuse a radius that is none, or that admits every image."""
     most = geometry.diameter(pixels)
     if not 0 < epsilon < most:
-        hint = f": {epsilon:g}/255 = {epsilon / 255:.4g} perhaps?" if 1 <= epsilon <= 255 else ""
         raise GradDivError(
             f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
-            f"images with pixels in [0, 1]{hint}"
+            f"images with pixels in [0, 1]{in_bytes(epsilon)}"
         )
 
 

@@ -86,12 +86,14 @@ def test_models_that_are_none(model: Any, message: str) -> None:
         ({"n_ensemble": 0}, "n_ensemble is 0, expected at least 1"),
         ({"batch": 0}, "batch is 0"),
         ({"peers": "torchatacks"}, "did you mean 'torchattacks'"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used"),
+        ({"y": Y.double()}, r"type torch\.float64.* y\.long\(\) converts"),
         ({"out": 3}, "the directory is 3, expected a path"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(options: dict[str, Any], message: str) -> None:
     with no_type_checks(), pytest.raises(GradDivError, match=message):
-        audit(Linear(), X, Y, **{"epsilon": 0.1, **options})
+        audit(Linear(), X, **{"y": Y, "epsilon": 0.1, **options})
 
 
 def test_a_module_that_chooses_among_few_functions_seems_to_have_few() -> None:
