@@ -4,6 +4,7 @@ Every number comes from records below the output directory, so that a second run
 several processes can share the work.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from graddiv.auditing.model import Model, dtype_of, network_of
 from graddiv.auditing.phases import Auditor
 from graddiv.auditing.result import Audit, Subject
 from graddiv.distributed import ALONE, Process, chosen_device
-from graddiv.errors import GradDivError, unknown
+from graddiv.errors import GradDivError, GradDivWarning, unknown
 from graddiv.evaluation import Target, predict
 from graddiv.evaluation.arguments import check_counts, folder_of
 from graddiv.evaluation.batches import WorkListener, writing
@@ -113,6 +114,8 @@ def audit(
     raw = (inputs.low + (inputs.high - inputs.low) * inputs.examples.x[:2]).to(inputs.examples.x.dtype)
     given = network_of(model, raw, data_root, None if device is None else chosen_device(device))
     found = examine(given, inputs, seed)
+    if (kind := found.checks["random"]).verdict == "warn":  # told now, not on a page after minutes of attacks
+        warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
     others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()

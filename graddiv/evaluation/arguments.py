@@ -76,11 +76,11 @@ def warn_of(target: Target) -> None:
     if len(target.data) == 0:
         return
     x, y, _ = target.examples(slice(0, LOOKED_AT))
-    look = Look(target.F, x, y, target.seed)
+    look = Look(target.F, x, y, target.seed, target.random)
     for name in WARNED_OF:
         item = CHECKS[name](look)
         if item.verdict in ("warn", "fail"):
             warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=3)
         if name == "random" and item.verdict == "fail" and not target.random:
             # the other checks would find its noise again, and take it for something else
-            look = Look(randomize(target.F.module), x, y, target.seed)
+            look = Look(randomize(target.F.module), x, y, target.seed, declared=True)

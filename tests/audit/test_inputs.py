@@ -96,6 +96,20 @@ def test_mistakes_are_told_before_anything_is_done(options: dict[str, Any], mess
         audit(Linear(), X, **{"y": Y, "epsilon": 0.1, **options})
 
 
+def test_dropout_that_is_switched_off_is_told_unless_that_was_said() -> None:
+    from graddiv import Dirac
+    from graddiv.auditing.examine import examine
+
+    module = nn.Sequential(nn.Dropout(0.2), Linear()).eval()
+    inputs = inputs_of(X, Y)
+    silent, meant = (
+        examine(network_of(model, X), inputs, seed=0).checks["random"] for model in (module, Dirac(module))
+    )
+    assert silent.verdict == "warn"
+    assert "dropout is switched off in module.0; pass randomize(module)" in silent.sentence
+    assert meant.verdict == "pass"
+
+
 def test_a_module_that_chooses_among_few_functions_seems_to_have_few() -> None:
     from graddiv.evaluation.checks import CHECKS
     from graddiv.evaluation.look import Look
