@@ -129,7 +129,12 @@ def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     return torch.empty_like(parameter).copy_(gradient)
 
 
-def chosen_device(name: str | None, local_rank: int = 0) -> torch.device:
+def accelerator() -> torch.device | None:
+    """Return the kind of accelerator that torch can use here; torch 2.6 raises where there is none, so ask first."""
+    return torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+
+def chosen_device(name: torch.device | str | None, local_rank: int = 0) -> torch.device:
     """Return a device that works; "cuda" without a number is the GPU of this process."""
     if name is None:
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -137,5 +142,5 @@ def chosen_device(name: str | None, local_rank: int = 0) -> torch.device:
         device = torch.device(name)
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
-        raise GradDivError(f"device {name!r} cannot be used: {str(error).splitlines()[0]}") from None
+        raise GradDivError(f"device {str(name)!r} cannot be used: {str(error).splitlines()[0]}") from None
     return torch.device("cuda", local_rank) if device.type == "cuda" and device.index is None else device

@@ -6,11 +6,26 @@ In the paper: docs/equations.md.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float, Float64, Shaped
 from torch import Tensor
+
+from graddiv.errors import GradDivError
+
+
+def radius_of(epsilon: Any) -> float:
+    """One radius as a number."""
+    try:
+        return float(epsilon)
+    except (TypeError, ValueError):
+        raise GradDivError(f"epsilon is {epsilon!r}, expected a number such as 0.3 or 8 / 255") from None
+
+
+def in_bytes(epsilon: float) -> str:
+    """What to add to a message on a radius that is too large: it may count the 255 steps of a byte."""
+    return f": {epsilon:g}/255 = {epsilon / 255:.4g} perhaps?" if 1 <= epsilon <= 255 else ""
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 In the paper: docs/equations.md.
 """
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from graddiv.attacks import EOT, PGD
 from graddiv.directions import GradDiv
 from graddiv.errors import GradDivError
-from graddiv.geometry import per_example
+from graddiv.geometry import in_bytes, per_example, radius_of
 from graddiv.losses import ce
 from graddiv.networks import GaussianNetwork, RandomizedNetwork
 from graddiv.networks.randomized import neighbours
@@ -47,8 +46,10 @@ class Adversary:
     n: int = 1
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.epsilon) and self.epsilon >= 0):
-            raise GradDivError(f"epsilon is {self.epsilon}, expected a number >= 0 such as 8/255")
+        if not 0 <= radius_of(self.epsilon) <= 1:
+            raise GradDivError(
+                f"epsilon is {self.epsilon}, expected from 0 to 1, images lying in [0, 1]{in_bytes(self.epsilon)}"
+            )
         if not 0 <= self.clean_weight <= 1:
             raise GradDivError(f"clean_weight is {self.clean_weight}, expected a share from 0 to 1")
         if self.n < 1:

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from graddiv.distributed import accelerator
 from graddiv.errors import GradDivError
 
 
@@ -84,9 +85,9 @@ def isolated(seed: int) -> Iterator[None]:
     Covers torch (CPU and every accelerator), NumPy's legacy state and Python's `random`.
     """
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    accelerator = torch.accelerator.current_accelerator()
+    device = accelerator()
     devices = range(torch.accelerator.device_count())
-    with torch.random.fork_rng(devices, device_type=accelerator.type if accelerator is not None else "cuda"):
+    with torch.random.fork_rng(devices, device_type="cuda" if device is None else device.type):
         try:
             random.setstate(random.Random(seed).getstate())
             np.random.set_state(np.random.RandomState(seed % 2**32).get_state())

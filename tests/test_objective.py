@@ -94,6 +94,10 @@ def test_mistakes_are_told() -> None:
             Objective(bayesian(convnet(), 0.1), examples=6, at="adversarial")
         with pytest.raises(GradDivError, match="epsilon is -1"):
             Adversary(-1)
+        with pytest.raises(GradDivError, match=r"epsilon is 8, expected from 0 to 1, .*: 8/255 = 0\.03137 perhaps"):
+            Adversary(8)
+        with pytest.raises(GradDivError, match="epsilon is '8/255', expected a number such as"):
+            Adversary("8/255")  # type: ignore[arg-type]
         with pytest.raises(GradDivError, match="n is 0"):
             Adversary(0.1, n=0)
 

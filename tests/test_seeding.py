@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from graddiv.distributed import accelerator
 from graddiv.errors import GradDivError
 from graddiv.seeding import fold, isolated, uniform
 from tests.helpers import no_type_checks
@@ -60,3 +61,12 @@ def test_isolated_blocks_are_functions_of_their_seed() -> None:
     first = draw(1)
     assert draw(1) == first
     assert all(a != b for a, b in zip(draw(2), first, strict=True))
+
+
+def test_no_accelerator_is_none_also_where_torch_raises(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:  # torch 2.6, built for the CPU
+        raise RuntimeError("Cannot access accelerator device when none is available.")
+
+    monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", missing)
+    assert accelerator() is None

@@ -109,7 +109,7 @@ def test_a_trial_that_ends_while_it_is_looked_at_is_not_repeated(
         tune(EXPERIMENT, tmp_path, search, JUDGE)
 
     def ends(*_: object) -> bool:
-        optuna.load_study(study_name=None, storage=url).tell(0, 0.5)
+        optuna.load_study(study_name=None, storage=queue.storage_of(url)).tell(0, 0.5)
         return False
 
     watch.fails = {}

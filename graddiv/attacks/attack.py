@@ -15,7 +15,7 @@ from graddiv.attacks.view import View
 from graddiv.attacks.views import as_view
 from graddiv.errors import GradDivError
 from graddiv.geometry import Geometry, Linf, per_example
-from graddiv.networks.inputs import HALF, check_takes, naming_the_shape, plain
+from graddiv.networks.inputs import HALF, check_labels, check_takes, naming_the_shape, plain
 from graddiv.seeding import fold, uniform
 
 IterationListener = Callable[[int, int], None]
@@ -147,7 +147,10 @@ class Attack(ABC):
         """Return view, images and labels in the form in which attacks use them, once they fit together."""
         view, x0, y = as_view(view), plain("x", x0), plain("y", y)
         if not x0.is_floating_point() or x0.dtype in HALF:
-            raise GradDivError(f"x is of {x0.dtype}, expected float32 or float64: convert it with x.float()")
+            raise GradDivError(
+                f"x is of {x0.dtype}, expected float32 or float64: "
+                "convert it with x.float(), or bytes with x.float() / 255"
+            )
         if x0.device != y.device:
             raise GradDivError(f"x lies on {x0.device} and y on {y.device}: move one of them")
         if isinstance(F := getattr(view, "F", None), nn.Module):
@@ -159,14 +162,11 @@ class Attack(ABC):
         low, high = self.geometry.bounds
         if self.restarts < 1:
             raise GradDivError(f"restarts is {self.restarts}, expected at least one")
-        if y.shape != x0.shape[:1] or y.dtype != torch.int64:
-            raise GradDivError(
-                f"y has shape {tuple(y.shape)} and type {y.dtype}, "
-                f"expected one int64 label for each of the {len(x0)} examples"
-            )
+        check_labels(y, len(x0))
         if len(x0) and not (x0.min() >= low and x0.max() <= high):
             raise GradDivError(
-                f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]"
+                f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
+                "divide bytes by 255, and make normalization a layer of the network"
             )
         try:
             radius = torch.as_tensor(epsilon, dtype=x0.dtype, device=x0.device)

@@ -12,7 +12,7 @@ from torch import Tensor
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Examples
-from graddiv.networks.inputs import HALF, plain
+from graddiv.networks.inputs import HALF, MAKE_LABELS, plain
 
 Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
 """The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""
@@ -92,7 +92,8 @@ def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b 
         raise GradDivError(f"x is {type(x).__name__}, expected a tensor, an array, a Dataset or a DataLoader")
     if labels.is_floating_point() or labels.dim() != 1:
         raise GradDivError(
-            f"y has type {labels.dtype} and shape {tuple(labels.shape)}, expected one whole number for each image"
+            f"y has type {labels.dtype} and shape {tuple(labels.shape)}, "
+            f"expected one whole number for each image: {MAKE_LABELS}"
         )
     if len(labels) and int(labels.min()) < 0:
         raise GradDivError(f"y holds the label {int(labels.min())}, expected classes from 0 on")

@@ -4,6 +4,7 @@ Every number comes from records below the output directory, so that a second run
 several processes can share the work.
 """
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,13 +21,13 @@ from graddiv.auditing.inputs import Bounds, inputs_of
 from graddiv.auditing.model import Model, dtype_of, network_of
 from graddiv.auditing.phases import Auditor
 from graddiv.auditing.result import Audit, Subject
-from graddiv.distributed import ALONE, Process
-from graddiv.errors import GradDivError, unknown
+from graddiv.distributed import ALONE, Process, chosen_device
+from graddiv.errors import GradDivError, GradDivWarning, unknown
 from graddiv.evaluation import Target, predict
-from graddiv.evaluation.arguments import check_counts, folder_of, radius_of
+from graddiv.evaluation.arguments import check_counts, folder_of
 from graddiv.evaluation.batches import WorkListener, writing
 from graddiv.extras import require
-from graddiv.geometry import L2, Geometry, Linf
+from graddiv.geometry import L2, Geometry, Linf, in_bytes, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import listening
 from graddiv.registries import Registry
@@ -57,7 +58,7 @@ def audit(
     batch: int = 100,
     progress: bool | WorkListener = False,
     process: Process = ALONE,
-    device: torch.device | None = None,
+    device: torch.device | str | None = None,
     data_root: str | None = None,
 ) -> Audit:
     """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
@@ -111,8 +112,10 @@ def audit(
     geometry, epsilon = NORMS[norm], radius_of(epsilon)
     check_radius(epsilon, geometry, inputs.examples.x[0].numel())
     raw = (inputs.low + (inputs.high - inputs.low) * inputs.examples.x[:2]).to(inputs.examples.x.dtype)
-    given = network_of(model, raw, data_root, device)
+    given = network_of(model, raw, data_root, None if device is None else chosen_device(device))
     found = examine(given, inputs, seed)
+    if (kind := found.checks["random"]).verdict == "warn":  # told now, not on a page after minutes of attacks
+        warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
     data = inputs.examples
     target = Target(found.F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
     others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
@@ -133,10 +136,9 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
     """Refuse a radius that is none, or that admits every image."""
     most = geometry.diameter(pixels)
     if not 0 < epsilon < most:
-        hint = f": {epsilon:g}/255 = {epsilon / 255:.4g} perhaps?" if 1 <= epsilon <= 255 else ""
         raise GradDivError(
             f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
-            f"images with pixels in [0, 1]{hint}"
+            f"images with pixels in [0, 1]{in_bytes(epsilon)}"
         )
 
 

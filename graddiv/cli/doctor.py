@@ -52,6 +52,7 @@ def doctor(
     import torch
 
     from graddiv.data import lookup, names, status
+    from graddiv.distributed import accelerator
 
     _section("software")
     _row("graddiv", __version__)
@@ -65,9 +66,8 @@ def doctor(
         _row(package, _installed(package) or f"missing, only tests use it; 'pip install --no-deps {package}'")
 
     _section("machine")
-    accelerator = torch.accelerator.current_accelerator()
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    _row("device", ", ".join(devices or [str(accelerator)]) if accelerator else "CPU only: torch sees no accelerator")
+    _row("device", ", ".join(devices) or str(accelerator() or "CPU only: torch sees no accelerator"))
     _row("threads", f"{torch.get_num_threads()} used by torch of {_cores()} cores (set OMP_NUM_THREADS to change it)")
     _row("memory", _memory())
 

@@ -35,6 +35,10 @@ class Dataset:
     def __len__(self) -> int:
         return len(self.labels)
 
+    def __getitem__(self, row: int) -> tuple[Float32[Tensor, "c h w"], int]:
+        """Return one image with pixels in [0, 1], and its label: what a `DataLoader` asks for."""
+        return self.images[row].float().div_(255), int(self.labels[row])
+
     @cached_property
     def checksum(self) -> str:
         """sha256 of everything an experiment can depend on: name, split, images, labels and ids."""

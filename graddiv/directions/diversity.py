@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from graddiv.directions.gradients import directions, input_gradient
 from graddiv.directions.regularizers import mean_cosine, regularizer
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.networks import Noise, RandomizedNetwork, running_statistics
-from graddiv.networks.inputs import check_takes, plain
+from graddiv.networks.inputs import check_labels, check_takes, plain
 from graddiv.seeding import fold
 
 
@@ -162,6 +162,7 @@ class GradDiv(nn.Module):
                 f"GradDiv: the {self.n} sample models have the same gradient direction at every example, as those of "
                 "a deterministic network have, and R can teach it nothing; make it random (bayesian, rse, pni, or "
                 "randomize for a module with dropout of its own)",
+                GradDivWarning,
                 stacklevel=3,
             )
         self._met_network = True
@@ -207,8 +208,4 @@ def _check_arguments(F: RandomizedNetwork, x: Tensor, y: Tensor) -> None:
             "make one of a stochastic module with randomize(module)"
         )
     check_takes(F, plain("x", x))
-    if y.dim() != 1 or len(y) != len(x) or y.dtype != torch.int64:
-        raise GradDivError(
-            f"y has shape {tuple(y.shape)} and type {y.dtype}, "
-            f"expected one int64 label for each of the {len(x)} examples"
-        )
+    check_labels(y, len(x))

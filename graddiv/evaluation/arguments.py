@@ -15,6 +15,7 @@ from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.look import Look
 from graddiv.evaluation.target import Target
+from graddiv.geometry import in_bytes, radius_of
 from graddiv.networks import randomize
 
 WARNED_OF = ("scale", "random", "replay", "pointwise", "logits", "accuracy", "gradients", "differences")
@@ -34,14 +35,6 @@ def attacks_of(attacks: str | Attack | Iterable[str | Attack], suite_name: str) 
     named = [each for each in listed if isinstance(each, str)]
     given = [each for each in listed if isinstance(each, Attack)]
     return given + (suite(suite_name, named) if named or not listed else [])
-
-
-def radius_of(epsilon: Any) -> float:
-    """One radius as a number."""
-    try:
-        return float(epsilon)
-    except (TypeError, ValueError):
-        raise GradDivError(f"epsilon is {epsilon!r}, expected a number such as 0.3 or 8 / 255") from None
 
 
 def check_counts(**counts: object) -> None:
@@ -71,10 +64,9 @@ def epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pix
         most = attack.geometry.diameter(pixels)
         for radius in radii:
             if not 0 <= radius <= most:
-                hint = f": {radius:g}/255 = {radius / 255:.4g} perhaps?" if 1 < radius <= 255 else ""
                 raise GradDivError(
                     f"epsilon is {radius:g}, expected a radius from 0 to {most:.4g}, the size of the box of pixels "
-                    f"between {low:g} and {high:g}{hint}"
+                    f"between {low:g} and {high:g}{in_bytes(radius)}"
                 )
     return radii
 
@@ -84,11 +76,11 @@ def warn_of(target: Target) -> None:
     if len(target.data) == 0:
         return
     x, y, _ = target.examples(slice(0, LOOKED_AT))
-    look = Look(target.F, x, y, target.seed)
+    look = Look(target.F, x, y, target.seed, target.random)
     for name in WARNED_OF:
         item = CHECKS[name](look)
         if item.verdict in ("warn", "fail"):
             warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=3)
         if name == "random" and item.verdict == "fail" and not target.random:
             # the other checks would find its noise again, and take it for something else
-            look = Look(randomize(target.F.module), x, y, target.seed)
+            look = Look(randomize(target.F.module), x, y, target.seed, declared=True)

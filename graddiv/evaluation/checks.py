@@ -52,8 +52,11 @@ def random(look: Look) -> Answer:
         numbers["spread"] = spread
         return "pass", f"random: {different} of {len(z)} draws answer differently", numbers
     if silent:
-        aside = f"its {len(silent)} dropout layers are switched off (randomize(module) would keep them drawing)"
-        return "pass", f"deterministic; {aside}", numbers
+        said = f"deterministic: dropout is switched off in {', '.join(silent)}"
+        if look.declared is None:
+            remedy = "pass randomize(module) if it goes on drawing when the network answers, Dirac(module) if not"
+            return "warn", f"{said}; {remedy}", numbers
+        return "pass", said, numbers
     return "pass", "deterministic: every call gives the same answer", numbers
 
 

@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from graddiv.errors import GradDivError
 
 HALF = (torch.float16, torch.bfloat16)
+MAKE_LABELS = "y.long() converts numbers of another type, y.argmax(1) one-hot rows"
+"""What to do about labels that are not whole numbers, one for each example."""
 
 
 def plain(name: str, value: object) -> Tensor:
@@ -36,6 +38,15 @@ def check_takes(module: nn.Module, x: Tensor) -> None:
     if any(p.is_inference() for p in parameters):
         raise GradDivError(
             "the network was made inside torch.inference_mode(), where torch keeps no gradients: make it outside"
+        )
+
+
+def check_labels(y: Tensor, examples: int) -> None:
+    """Refuse labels that are not one class for each example."""
+    if y.dtype != torch.int64 or y.shape != (examples,):
+        raise GradDivError(
+            f"y has shape {tuple(y.shape)} and type {y.dtype}, "
+            f"expected one int64 label for each of the {examples} examples: {MAKE_LABELS}"
         )
 
 

@@ -19,6 +19,7 @@ from graddiv.tuning.search import MOST, Judge, Result, Search
 if TYPE_CHECKING:
     from optuna import Study
     from optuna.distributions import BaseDistribution
+    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, Trial
 
 OWNED = ".trial"
@@ -143,11 +144,19 @@ def _point(trial: "FrozenTrial") -> tuple[str, float] | None:
     return (known["regularizer"], known["lam"]) if "lam" in known and "regularizer" in known else None
 
 
+def storage_of(url: str) -> "RDBStorage":
+    """The storage of studies; it closes each connection after use, of which Python 3.13 reminds those who do not."""
+    import optuna
+    from sqlalchemy.pool import NullPool
+
+    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
+
+
 def _study(url: str, name: str, search: Search) -> "Study":
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(storage=url, study_name=name, direction="maximize", load_if_exists=True)
+    study = optuna.create_study(storage=storage_of(url), study_name=name, direction="maximize", load_if_exists=True)
     # another seed each time: the same one would suggest the same points to every process
     seed = fold(len(study.trials), *search.regularizers) % 2**32
     samplers = {"tpe": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}

@@ -62,6 +62,7 @@ def test_steps_are_the_best_of_the_trust_region(size: float, bounds: tuple[float
     assert (x + d).max() <= bounds[1] + 1e-12
 
 
+@pytest.mark.filterwarnings("ignore:Values in x were outside bounds")  # as SciPy 1.15 says of SLSQP
 def test_where_the_trust_region_ends_before_the_hyperplane_the_step_comes_as_close_as_it_can() -> None:
     problem = regions(20, 6, 0.5, 20.0, (0.0, 1.0))
     _, x, w, c, r = problem

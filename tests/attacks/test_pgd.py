@@ -148,8 +148,15 @@ def test_bad_input() -> None:
     module, x, y = convnet(), images(3), labels(3)
     with pytest.raises(GradDivError, match=r"labels lie in \[4, .*\], expected 0\.\.3"):
         PGD()(module, x, y * 0 + 4, 0.1)
-    with pytest.raises(GradDivError, match=r"x lies in \[.*\], expected within the bounds \[0\.0, 1\.0\]"):
+    with pytest.raises(
+        GradDivError, match=r"x lies in \[.*\], expected within the bounds \[0\.0, 1\.0\]: divide bytes"
+    ):
         PGD()(module, 2 * x, y, 0.1)
+    with no_type_checks():
+        with pytest.raises(GradDivError, match=r"x is of torch\.uint8, expected .* bytes with x\.float\(\) / 255"):
+            PGD()(module, (255 * x).byte(), y, 0.1)
+        with pytest.raises(GradDivError, match=r"y has shape \(3,\) and type torch\.float64, .* y\.long\(\) conv"):
+            PGD()(module, x, y.double(), 0.1)
     with pytest.raises(GradDivError, match=r"epsilon is -0\.1, expected a finite radius >= 0"):
         PGD()(module, x, y, -0.1)
     with pytest.raises(GradDivError, match=r"3 of 3 examples are not finite"):

@@ -86,12 +86,28 @@ def test_models_that_are_none(model: Any, message: str) -> None:
         ({"n_ensemble": 0}, "n_ensemble is 0, expected at least 1"),
         ({"batch": 0}, "batch is 0"),
         ({"peers": "torchatacks"}, "did you mean 'torchattacks'"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used"),
+        ({"y": Y.double()}, r"type torch\.float64.* y\.long\(\) converts"),
         ({"out": 3}, "the directory is 3, expected a path"),
     ],
 )
 def test_mistakes_are_told_before_anything_is_done(options: dict[str, Any], message: str) -> None:
     with no_type_checks(), pytest.raises(GradDivError, match=message):
-        audit(Linear(), X, Y, **{"epsilon": 0.1, **options})
+        audit(Linear(), X, **{"y": Y, "epsilon": 0.1, **options})
+
+
+def test_dropout_that_is_switched_off_is_told_unless_that_was_said() -> None:
+    from graddiv import Dirac
+    from graddiv.auditing.examine import examine
+
+    module = nn.Sequential(nn.Dropout(0.2), Linear()).eval()
+    inputs = inputs_of(X, Y)
+    silent, meant = (
+        examine(network_of(model, X), inputs, seed=0).checks["random"] for model in (module, Dirac(module))
+    )
+    assert silent.verdict == "warn"
+    assert "dropout is switched off in module.0; pass randomize(module)" in silent.sentence
+    assert meant.verdict == "pass"
 
 
 def test_a_module_that_chooses_among_few_functions_seems_to_have_few() -> None:

@@ -1,4 +1,5 @@
 import torch
+from torch.utils.data import DataLoader
 
 from graddiv.data import Dataset
 
@@ -25,6 +26,14 @@ def test_batch_takes_any_rows() -> None:
         images, labels = data.batch(rows)
         assert torch.equal(images, data.images[1:3] / 255)
         assert labels.tolist() == [1, 2]
+
+
+def test_a_loader_of_torch_makes_the_same_batches() -> None:
+    data = tiny()
+    images, labels = next(iter(DataLoader(data, batch_size=5)))
+    assert torch.equal(images, data.batch(range(5))[0])
+    assert torch.equal(labels, data.labels)
+    assert len(list(data)) == 5
 
 
 def test_take_keeps_ids() -> None:

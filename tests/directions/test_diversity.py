@@ -11,7 +11,7 @@ from torch.autograd import gradcheck
 from torch.func import functional_call
 from torch.nn import functional
 
-from graddiv import Dirac, GradDiv, GradDivError, RandomizedNetwork, bayesian, randomize
+from graddiv import Dirac, GradDiv, GradDivError, GradDivWarning, RandomizedNetwork, bayesian, randomize
 from graddiv.directions import REGULARIZERS, ramp
 from graddiv.seeding import fold, isolated
 from tests.helpers import STOCHASTIC, convnet, costly, differentiable, images, labels, network, no_type_checks
@@ -185,10 +185,10 @@ def test_it_moves_the_gradients_apart() -> None:
 
 def test_a_deterministic_network_is_told_so_once() -> None:
     diversity, F = GradDiv("mean"), Dirac(convnet())
-    with pytest.warns(UserWarning, match="a deterministic network have, and R can teach it nothing"):
+    with pytest.warns(GradDivWarning, match="a deterministic network have, and R can teach it nothing"):
         diversity(F, images(3), labels(3), step=0)
     diversity(F, images(3), labels(3), step=1)  # warnings are errors here: a second one would fail
-    with pytest.warns(UserWarning, match="deterministic"):
+    with pytest.warns(GradDivWarning, match="deterministic"):
         GradDiv("dpp", low_memory=True)(randomize(convnet()), images(3), labels(3), step=0)
 
 
