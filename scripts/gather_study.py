@@ -16,17 +16,15 @@ from graddiv.paper.published import PaperValues
 from graddiv.recipes import title
 from graddiv.report.archive import archive
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
-from graddiv.report.renderers import render
+from graddiv.report.renderers import ATTACK_TABLE, render
 from graddiv.runs import Run
 
 BASE, CONTROL, GRADDIV = "Adv-BNN", "Adv-BNN, second stage without GradDiv", "Adv-BNN + GradDiv"
 TRIO, PAIR = (BASE, CONTROL, GRADDIV), (BASE, GRADDIV)
 LONGER = (f"{CONTROL}, 8 epochs", f"{GRADDIV}, 8 epochs")
 DRAWS = (f"{CONTROL}, trained against 5 draws", f"{GRADDIV}, trained against 5 draws")
-LAMBDAS = (BASE, *(f"{GRADDIV}, λ = {lam}" for lam in (0.1, 0.3)), GRADDIV, f"{GRADDIV}, λ = 3")
 VARIANTS = (f"{GRADDIV}-mean", f"{GRADDIV}-dpp", f"{GRADDIV}, R at the adversarial x")
-NARROW = (f"{BASE}, width 0.125", f"{GRADDIV}, width 0.125")
-OTHERS = ("No defense", "Adv. train", "RSE", "RSE + GradDiv", "PNI", "MI")
+OTHERS = ("No defense", "RSE", "RSE + GradDiv")
 
 CURVES = (("accuracy-epsilon", ("curve", "strong")), ("accuracy-table", ("curve", "strong", "of-training")))
 
@@ -43,16 +41,14 @@ ITEMS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
     ("n-sensitivity", "n-sensitivity", PAIR, ("sweep-n",)),
     ("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",)),
     ("rotation", "rotation", PAIR, ("rotation",)),
-    ("attack-table", "attack-table", PAIR, ("suite",)),
-    ("attack-table-beyond", "attack-table", PAIR, ("suite-beyond",)),
+    ("attack-table", ATTACK_TABLE, PAIR, ("suite",)),
+    ("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",)),
     ("checklist", "checklist", PAIR, ("checklist",)),
     *((f"draws-{drawn}", drawn, (BASE, *DRAWS), needs) for drawn, needs in CURVES),
     *((f"longer-{drawn}", drawn, LONGER, needs) for drawn, needs in CURVES),
     ("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
     *((f"methods-{drawn}", drawn, (*OTHERS, *PAIR), ("curve",)) for drawn, _ in CURVES),
     *((f"variants-{drawn}", drawn, (GRADDIV, *VARIANTS), ("curve",)) for drawn, _ in CURVES),
-    *((f"width-{drawn}", drawn, NARROW, ("curve",)) for drawn, _ in CURVES),
-    ("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",)),
 )
 """(name of the files, what draws it, titles of the runs, what is measured of them: names of paper/planning.py)."""
 
@@ -66,9 +62,7 @@ def title_of(experiment: Experiment) -> str:
         title(experiment.method),
         f"{last.epochs} epochs" if second_stage and last.epochs != 3 else "",
         f"trained against {adversary.n} draws" if adversary is not None and adversary.n > 1 else "",
-        f"λ = {R.lam:g}" if R is not None and R.lam != 1 else "",
         "R at the adversarial x" if R is not None and R.at == "adversarial" else "",
-        f"width {experiment.network.width:g}" if experiment.network.width != 0.25 else "",
     ]
     return ", ".join(part for part in parts if part)
 
@@ -107,6 +101,7 @@ def gathered(runs: Path) -> Plan:
         scale="quick",
         runs={name: PlannedRun(path=str(runs / name), title=titles[name]) for name in titles if name in used},
         items=tuple(items),
+        headline=next((item.name for item in items if item.renderer == ATTACK_TABLE), None),
     )
 
 

@@ -42,9 +42,9 @@ def test_networks_are_there_of_both_methods() -> None:
 
 def shown() -> set[str]:
     """Every accuracy of the study, in percent, as texts print it: ours, each training's, and the paper's."""
-    curves = ("accuracy-epsilon", "longer-accuracy-epsilon", "n-sensitivity")
+    curves = [path.stem for kind in ("accuracy-epsilon", "?-sensitivity") for path in STUDY.glob(f"*{kind}.csv")]
     found = [float(row["accuracy"]) for name in curves for row in rows_of(name)]
-    tables = ("accuracy-table-numbers", "longer-accuracy-table-numbers")
+    tables = [path.stem for path in STUDY.glob("*-table*-numbers.csv")]
     found += [100 * float(row["mean"]) for name in tables for row in rows_of(name) if row["mean"]]
     elsewhere: dict[str, list[float]] = {}
     for row in rows_of("transfer"):
@@ -60,7 +60,10 @@ def rows_of(name: str) -> list[dict[str, str]]:
 
 @pytest.mark.parametrize(
     ("file", "begins"),
-    [("README.md", "The paper's central claim"), ("docs/findings.md", "## Claim"), ("docs/findings.md", "## Second")],
+    [
+        ("README.md", "The paper's central claim"),
+        *(("docs/findings.md", f"## {section}") for section in ("In short", "Claim", "Second", "Longer", "Other", "One")),
+    ],
 )
 def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins: str) -> None:
     text = (ROOT / file).read_text()
@@ -84,8 +87,7 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
 @pytest.mark.parametrize(
     ("page", "table"),
     [
-        ("findings.md", STUDY / "accuracy-table.md"),
-        ("findings.md", STUDY / "longer-accuracy-table.md"),
+        *(("findings.md", table) for table in sorted(STUDY.glob("*accuracy-table.md"))),
         ("zoo.md", ZOO / "zoo.md"),
     ],
 )

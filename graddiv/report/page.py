@@ -68,6 +68,7 @@ def render(contents: Contents) -> str:
     by_path = {run.path: run for run in comparison.runs}
     pairs = [(by_path[a.path], by_path[b.path]) for a, b in find_pairs(default.comparison if default else comparison)]
     compared = pairs[0] if pairs else comparison.runs[:2]
+    in_tables = {run.path for grid in grids for run in grid.comparison.runs}
     figures = [shown_figure(figure) for figure in contents.figures]
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in figures)
     content = {
@@ -94,6 +95,8 @@ def render(contents: Contents) -> str:
         epsilons=[(epsilon, bound(epsilon)) for epsilon in sorted({grid.epsilon for grid in grids})],
         ns=[(n, str(n)) for n in sorted({grid.n for grid in grids})],
         titles=[run.title for run in comparison.runs],
+        methods=list(dict.fromkeys(run.title for run in comparison.runs)),
+        attacked=[i for i, run in enumerate(comparison.runs) if run.path in in_tables],
         colours=[colours(look.colour) for look in looks([run.method for run in comparison.runs])],
         square=["+graddiv" in run.method for run in comparison.runs],
         noun="digit" if "mnist" in comparison.data else "image",
