@@ -19,7 +19,7 @@ STUDY, ZOO = ROOT / "results" / "mnist-study", ROOT / "results" / "zoo"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stored", [STUDY, ZOO])
+@pytest.mark.parametrize("stored", [STUDY, ZOO, ROOT / "results" / "cifar10", ROOT / "results" / "stl10"])
 def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Path) -> None:
     render(Plan.load(stored), tmp_path, PaperValues)
     kept = sorted(path.name for path in stored.iterdir() if path.suffix in (".csv", ".md"))
@@ -94,6 +94,19 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
 def test_a_page_shows_the_table_as_it_was_drawn(page: str, table: Path) -> None:
     lines = [line for line in table.read_text().splitlines() if line.startswith("|")]
     assert "\n".join(lines) in (ROOT / "docs" / page).read_text()
+
+
+@pytest.mark.parametrize(("data", "title"), [("cifar10", "CIFAR-10"), ("stl10", "STL-10")])
+def test_the_small_tables_of_other_data_are_those_of_the_records(data: str, title: str) -> None:
+    text = (ROOT / "docs" / "findings.md").read_text()
+    for run in Plan.load(ROOT / "results" / data).runs.values():
+        stored = Run(Path(run.path))
+        with (ROOT / "results" / data / "accuracy-epsilon.csv").open() as file:
+            ours = [row for row in csv.DictReader(file) if row["whose"] == "ours" and row["method"] == stored.experiment.method]
+        (cells,) = re.findall(rf"^\| {title}, {re.escape(run.title)} \| (.*) \|$", text, re.MULTILINE)
+        *accuracies, rho = cells.split(" | ")
+        assert set(accuracies) <= {f"{float(row['accuracy']):.1f}" for row in ours}
+        assert rho == f"{stored.log[-1]['rho']:.2f}"
 
 
 def test_the_percentages_about_the_zoo_are_those_of_its_table() -> None:
