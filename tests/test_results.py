@@ -62,7 +62,10 @@ def rows_of(name: str) -> list[dict[str, str]]:
     ("file", "begins"),
     [
         ("README.md", "The paper's central claim"),
-        *(("docs/findings.md", f"## {section}") for section in ("In short", "Claim", "Second", "Longer", "Other", "One")),
+        *(
+            ("docs/findings.md", f"## {section}")
+            for section in ("In short", "Claim", "Second", "Longer", "Other", "One")
+        ),
     ],
 )
 def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins: str) -> None:
@@ -102,7 +105,11 @@ def test_the_small_tables_of_other_data_are_those_of_the_records(data: str, titl
     for run in Plan.load(ROOT / "results" / data).runs.values():
         stored = Run(Path(run.path))
         with (ROOT / "results" / data / "accuracy-epsilon.csv").open() as file:
-            ours = [row for row in csv.DictReader(file) if row["whose"] == "ours" and row["method"] == stored.experiment.method]
+            ours = [
+                row
+                for row in csv.DictReader(file)
+                if row["whose"] == "ours" and row["method"] == stored.experiment.method
+            ]
         (cells,) = re.findall(rf"^\| {title}, {re.escape(run.title)} \| (.*) \|$", text, re.MULTILINE)
         *accuracies, rho = cells.split(" | ")
         assert set(accuracies) <= {f"{float(row['accuracy']):.1f}" for row in ours}

@@ -80,12 +80,16 @@ SPARE = tuple(Look(c, m, SOLID) for c, m in zip((BLUE, GREEN, PURPLE, SKY, ORANG
 
 
 def looks(methods: Sequence[str]) -> list[Look]:
-    """One look for each run; no two of them are the same while there are spare ones."""
+    """One look for each run; no two are the same, nor of one colour, while there are spare ones."""
     found: list[Look] = []
+    taken = {METHODS[method].colour for method in methods if method in METHODS}
     for method in methods:
         own = METHODS.get(method)
-        fresh = (look for look in SPARE if look not in found)
-        found.append(own if own is not None and own not in found else next(fresh, SPARE[len(found) % len(SPARE)]))
+        if own is None or own in found:
+            fresh = [look for look in SPARE if look not in found] or [SPARE[len(found) % len(SPARE)]]
+            own = next((look for look in fresh if look.colour not in taken), fresh[0])
+            taken.add(own.colour)
+        found.append(own)
     return found
 
 

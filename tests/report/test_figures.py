@@ -16,6 +16,7 @@ from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsR
 from graddiv.report import output, style
 from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures import FIGURES
+from graddiv.report.figures.common import handle, legend_below, panels
 from graddiv.report.output import Figure, csv_text, image, save
 from tests.report import fake
 
@@ -278,6 +279,22 @@ def test_methods_are_told_apart_in_colour_and_in_grey() -> None:
         assert len(set(found)) == len(methods)
         assert len({look.marker for look in found}) == len(methods)
     assert style.looks(["adv-bnn"]) == style.looks(["rse", "adv-bnn"])[1:]
+
+
+def test_a_second_run_of_a_method_has_a_colour_of_its_own() -> None:
+    for methods in (
+        ["adv-bnn+graddiv", "adv-bnn+graddiv-mean", "adv-bnn+graddiv"],
+        ["rse", "rse", "adv-bnn+graddiv-mean"],
+    ):
+        assert len({look.colour for look in style.looks(methods)}) == 3
+
+
+@pytest.mark.parametrize(("label", "columns"), [("Adv-BNN", 2), ("Adv-BNN, " + 9 * "a long story, ", 1)])
+def test_long_labels_have_lines_of_their_own(label: str, columns: int) -> None:
+    figure, _ = panels(1, 1, 3.0, 2.0)
+    legend_below(figure, [handle(look, label) for look in style.looks(["rse", "pni", "mi", "adv-bnn"])], 2)
+    (legend,) = figure.legends
+    assert legend._ncols == columns
 
 
 def test_csv_text() -> None:

@@ -2,6 +2,7 @@ import base64
 import io
 import json
 import re
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -234,6 +235,17 @@ def test_odd_names_are_text(comparison: Comparison) -> None:
     assert unescape(html).count(odd) > 5
     assert Page(html).tables["odd"] == [["a", "<b>"], ["<i>x</i>", "1"]]
     assert html.count("<script>") == 2, "ours"
+
+
+def test_runs_that_are_in_no_table_of_attacks_take_no_room_there(comparison: Comparison, tmp_path: Path) -> None:
+    shutil.copytree(comparison.runs[0].path, tmp_path / "other")
+    other = ReportRun(tmp_path / "other", "Another training")
+    html = page.render(replace(contents(comparison), comparison=comparison.of([*comparison.runs, other])))
+    legend = html[html.index('<p class="legend">') :].partition("</p>")[0]
+    assert comparison.runs[0].title in legend
+    assert other.title not in legend
+    assert other.title in html
+    assert f'viewBox="0 0 160 {10 + 6 * len(comparison.runs)}"' in html
 
 
 @pytest.fixture

@@ -76,8 +76,14 @@ def titles(runs: Sequence[ReportRun]) -> list[str]:
     return [f"{run.title}, λ = {run.lam:g}" if names.count(run.title) > 1 else run.title for run in runs]
 
 
+LONG = 45
+"""Letters of a label beside which there is no room for another."""
+
+
 def legend_below(figure: Canvas, handles: Sequence[Line2D], most: int) -> None:
-    """One legend for all panels, where it covers no data; in even lines of at most so many entries."""
+    """One legend for all panels, where it covers no data; in even lines of at most so many entries, one if long."""
+    if any(len(str(each.get_label())) > LONG for each in handles):
+        most = 1
     lines = -(-len(handles) // most)
     columns = -(-len(handles) // lines)
     figure.legend(handles=list(handles), loc="outside lower center", ncols=columns, handlelength=3.2)
