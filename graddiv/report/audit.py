@@ -66,6 +66,7 @@ def render(shown: AuditPage, tables: Sequence[Table], figures: Sequence[Figure])
         titles=[card["name"]],
         colours=[colours(BLACK)],
         square=[False],
+        attacked=[0],
     )
 
 

@@ -27,6 +27,7 @@ def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
         titles=["accuracy under attack"],
         colours=[colours(BLACK)],
         square=[False],
+        attacked=[0],
     )
     store.write(path, html.encode())
     return path
