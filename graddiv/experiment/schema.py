@@ -160,7 +160,9 @@ class Experiment(Section):
     def schedule(self) -> tuple[StageSection, ...]:
         """All stages; the first is what the sections training and graddiv say."""
         t = self.training
-        first = StageSection(epochs=t.epochs, lr=t.lr, decays=t.decays, decay=t.decay, graddiv=self.graddiv)
+        first = StageSection(
+            epochs=t.epochs, lr=t.lr, decays=t.decays, decay=t.decay, adversary_n=None, graddiv=self.graddiv
+        )
         return (first, *self.stages)
 
     def adversary_of(self, stage: StageSection) -> AdversarySection | None:

@@ -79,10 +79,13 @@ def titles(runs: Sequence[ReportRun]) -> list[str]:
 LONG = 45
 """Letters of a label beside which there is no room for another."""
 
+FEW = 6
+"""Lines of a legend that leave room for the axes."""
+
 
 def legend_below(figure: Canvas, handles: Sequence[Line2D], most: int) -> None:
     """One legend for all panels, where it covers no data; in even lines of at most so many entries, one if long."""
-    if any(len(str(each.get_label())) > LONG for each in handles):
+    if len(handles) <= FEW and any(len(str(each.get_label())) > LONG for each in handles):
         most = 1
     lines = -(-len(handles) // most)
     columns = -(-len(handles) // lines)
