@@ -67,7 +67,7 @@ def _of_report(report: Path, entry: Entry, render: Render) -> Shown | None:
     named = next((item for item in plan.items if item.renderer == render.renderer), None)
     if not of_paper and NEEDS[render.renderer] != render.needs:
         named = None  # it would be of other settings
-    item = named or _same_records(plan, render)
+    item = named or _same_records(plan, render, wanted)
     if item is None:
         return None
     methods = tuple(dict.fromkeys(plan.runs[name].title for name in item.records))
@@ -82,11 +82,13 @@ def _of_report(report: Path, entry: Entry, render: Render) -> Shown | None:
     return Shown(path, report, methods, plan.scale, drawn=True)
 
 
-def _same_records(plan: Plan, render: Render) -> PlannedItem | None:
-    """An item made of what `render` needs; where that is the training log alone, the first training of each method."""
+def _same_records(plan: Plan, render: Render, wanted: set[str]) -> PlannedItem | None:
+    """An item made of what `render` needs; where that is the log alone, the first training of each wanted method."""
     if render.needs:
         return next((item for item in plan.items if NEEDS.get(item.renderer) == render.needs), None)
-    first = {run.title: name for name, run in reversed(plan.runs.items())}
+    first = {run.title: name for name, run in reversed(plan.runs.items()) if run.title in wanted}
+    if not first:
+        return None
     records: dict[str, tuple[str, ...]] = dict.fromkeys(reversed(first.values()), ())
     return PlannedItem(name=render.renderer, renderer=render.renderer, records=records)
 
