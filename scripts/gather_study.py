@@ -7,6 +7,7 @@ were not made are left out.
 """
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 from graddiv.experiment import Experiment
@@ -23,34 +24,66 @@ BASE, CONTROL, GRADDIV = "Adv-BNN", "Adv-BNN, second stage without GradDiv", "Ad
 TRIO, PAIR = (BASE, CONTROL, GRADDIV), (BASE, GRADDIV)
 LONGER = (f"{CONTROL}, 8 epochs", f"{GRADDIV}, 8 epochs")
 DRAWS = (f"{CONTROL}, trained against 5 draws", f"{GRADDIV}, trained against 5 draws")
-VARIANTS = (f"{GRADDIV}-mean", f"{GRADDIV}-dpp", f"{GRADDIV}, R at the adversarial x")
-OTHERS = ("No defense", "RSE", "RSE + GradDiv")
+STEPS = (f"{CONTROL}, trained against 10 steps", f"{GRADDIV}, trained against 10 steps")
+VARIANTS = (f"{GRADDIV}-mean", f"{GRADDIV}-dpp", f"{GRADDIV}, R at the adversarial x", f"{GRADDIV} from scratch")
+LAMBDAS = (CONTROL, f"{GRADDIV}, λ = 0.1", f"{GRADDIV}, λ = 0.3", GRADDIV, f"{GRADDIV}, λ = 3")
+NARROW = (f"{BASE}, width 1/8", f"{GRADDIV}, width 1/8")
+OTHERS = ("No defense", "Adv. train", "RSE", "RSE + GradDiv", "PNI", "MI")
 
-CURVES = (("accuracy-epsilon", ("curve", "strong")), ("accuracy-table", ("curve", "strong", "of-training")))
 
-ITEMS: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...]], ...] = (
-    *((drawn, drawn, TRIO, needs) for drawn, needs in CURVES),
-    ("gradient-noise", "gradient-noise", TRIO, ("gradient-noise",)),
-    ("kappa", "kappa", TRIO, ("concentration",)),
-    ("rho-attacked", "rho-attacked", TRIO, ("gradient-noise",)),
-    ("rho-nearby", "rho-nearby", TRIO, ("nearby",)),
-    ("scatter", "scatter", PAIR, ("gradients",)),
-    ("cosines", "cosines", PAIR, ("gradients",)),
-    ("loss-increase", "loss-increase", PAIR, ("increase",)),
-    ("transfer", "transfer", PAIR, ("transfer",)),
-    ("n-sensitivity", "n-sensitivity", PAIR, ("sweep-n",)),
-    ("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",)),
-    ("rotation", "rotation", PAIR, ("rotation",)),
-    ("attack-table", ATTACK_TABLE, PAIR, ("suite",)),
-    ("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",)),
-    ("checklist", "checklist", PAIR, ("checklist",)),
-    *((f"draws-{drawn}", drawn, (BASE, *DRAWS), needs) for drawn, needs in CURVES),
-    *((f"longer-{drawn}", drawn, LONGER, needs) for drawn, needs in CURVES),
-    ("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
-    *((f"methods-{drawn}", drawn, (*OTHERS, *PAIR), ("curve",)) for drawn, _ in CURVES),
-    *((f"variants-{drawn}", drawn, (GRADDIV, *VARIANTS), ("curve",)) for drawn, _ in CURVES),
+@dataclass(frozen=True)
+class Item:
+    """A table or figure of the study."""
+
+    name: str
+    """Of its files."""
+    renderer: str
+    titles: tuple[str, ...]
+    """Of the runs it compares, in this order."""
+    needs: tuple[str, ...]
+    """What is measured of them: names of paper/planning.py."""
+    seeds: tuple[int, ...] | None = None
+    """Of the trainings it compares; all if not given."""
+
+
+def curves_of(
+    name: str, titles: tuple[str, ...], *, strong: bool = True, seeds: tuple[int, ...] | None = None
+) -> tuple[Item, Item]:
+    """Accuracy against epsilon, drawn and as a table; with the strong adversary, and that of training in the table."""
+    needs, also = (("curve", "strong"), ("of-training",)) if strong else (("curve",), ())
+    return (
+        Item(f"{name}accuracy-epsilon", "accuracy-epsilon", titles, needs, seeds),
+        Item(f"{name}accuracy-table", "accuracy-table", titles, (*needs, *also), seeds),
+    )
+
+
+ITEMS = (
+    *curves_of("", TRIO),
+    Item("gradient-noise", "gradient-noise", TRIO, ("gradient-noise",)),
+    Item("kappa", "kappa", TRIO, ("concentration",)),
+    Item("rho-attacked", "rho-attacked", TRIO, ("gradient-noise",)),
+    Item("rho-nearby", "rho-nearby", TRIO, ("nearby",)),
+    Item("scatter", "scatter", PAIR, ("gradients",)),
+    Item("cosines", "cosines", PAIR, ("gradients",)),
+    Item("loss-increase", "loss-increase", PAIR, ("increase",)),
+    Item("transfer", "transfer", PAIR, ("transfer",)),
+    Item("n-sensitivity", "n-sensitivity", PAIR, ("sweep-n",)),
+    Item("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",)),
+    Item("passes-sensitivity", "passes-sensitivity", PAIR, ("budgets",)),
+    Item("by-n-table", "accuracy-table", PAIR, ("curves",), seeds=(0,)),
+    Item("rotation", "rotation", PAIR, ("rotation",)),
+    Item("attack-table", ATTACK_TABLE, PAIR, ("suite",)),
+    Item("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",)),
+    Item("checklist", "checklist", PAIR, ("checklist",)),
+    *curves_of("draws-", (BASE, *DRAWS), seeds=(0, 1, 2)),
+    *curves_of("steps-", (BASE, *STEPS), seeds=(0,)),
+    *curves_of("longer-", LONGER),
+    Item("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
+    *curves_of("methods-", (*OTHERS, *PAIR), strong=False),
+    *curves_of("variants-", (GRADDIV, *VARIANTS), strong=False),
+    *curves_of("width-", NARROW, strong=False),
+    Item("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",), seeds=(0,)),
 )
-"""(name of the files, what draws it, titles of the runs, what is measured of them: names of paper/planning.py)."""
 
 
 def title_of(experiment: Experiment) -> str:
@@ -58,16 +91,20 @@ def title_of(experiment: Experiment) -> str:
     last, R = experiment.schedule[-1], experiment.regularization
     adversary = experiment.adversary_of(last)
     second_stage = bool(experiment.stages) or experiment.network.start is not None
+    from_scratch = R is not None and adversary is not None and not second_stage
     parts = [
-        title(experiment.method),
+        title(experiment.method) + (" from scratch" if from_scratch else ""),
+        f"width 1/{1 / experiment.network.width:g}" if experiment.network.width != 0.25 else "",
         f"{last.epochs} epochs" if second_stage and last.epochs != 3 else "",
         f"trained against {adversary.n} draws" if adversary is not None and adversary.n > 1 else "",
+        f"trained against {adversary.m} steps" if adversary is not None and adversary.m != 5 else "",
+        f"λ = {R.lam:g}" if R is not None and R.lam != 1 else "",
         "R at the adversarial x" if R is not None and R.at == "adversarial" else "",
     ]
     return ", ".join(part for part in parts if part)
 
 
-WHOLE = ("sweep-n", "sweep-m")
+WHOLE = ("sweep-n", "sweep-m", "budgets", "curves")
 """Needs of which single records say nothing; other curves share them."""
 
 
@@ -86,15 +123,16 @@ def gathered(runs: Path) -> Plan:
     found = sorted((Run(path) for path in runs.iterdir()), key=lambda run: run.experiment.seed)
     titles = {run.path.name: title_of(run.experiment) for run in found}
     items = []
-    for name, renderer, wanted, needs in ITEMS:
+    for item in ITEMS:
         records = {
             run.path.name: names
-            for shown in wanted
+            for shown in item.titles
             for run in found
-            if titles[run.path.name] == shown and (names := made(run, needs))
+            if titles[run.path.name] == shown and (item.seeds is None or run.experiment.seed in item.seeds)
+            if (names := made(run, item.needs))
         }
         if records:
-            items.append(PlannedItem(name=name, renderer=renderer, records=records))
+            items.append(PlannedItem(name=item.name, renderer=item.renderer, records=records))
     used = {name for item in items for name in item.records}
     return Plan(
         title="The paper's MNIST findings, re-tested",

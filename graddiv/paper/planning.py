@@ -115,6 +115,13 @@ def _strong(run: RunPlan) -> list[Cell]:
     return cells([attack], epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random)
 
 
+def _budgets(run: RunPlan) -> list[Cell]:
+    """The strong adversary beyond the radius of training with a quarter of those passes, and four and 16 times them."""
+    passes = max(run.effort.curve_n) * run.effort.m
+    attacks = [StochasticPGD(m=share * passes // STRONG_N // 4) for share in (1, 4, 16, 64)]
+    return cells(attacks, [run.at(BEYOND)], modes=["eot"], n=STRONG_N, random=run.experiment.random)
+
+
 def _knowing(run: RunPlan) -> list[Cell]:
     """At the radius of training, adversaries for diverse gradients: stochastic PGD, and ARC from model to model."""
     of_run: dict[str, Any] = {"modes": ["eot"], "repeats": run.effort.repeats, "random": run.experiment.random}
@@ -143,6 +150,7 @@ ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
     "of-training": _of_training,
     "pgd": lambda run: run.eot([run.radius], run.effort.n),
     "strong": _strong,
+    "budgets": _budgets,
     "knowing": _knowing,
     "sweep-n": lambda run: [
         cell for n in run.effort.sweep_n for cell in run.eot([run.at(SENSITIVITY.get(run.papers_data, 1.0))], n)

@@ -75,6 +75,7 @@ STUDY = (
             Render("accuracy-table", ("curves",)),
             Render("training-concentration"),
             Render("m-sensitivity", ("sweep-m",)),
+            Render("passes-sensitivity", ("budgets",)),
             Render("rotation", ("rotation",)),
             Render("checklist", ("checklist",)),
         ),
@@ -107,6 +108,18 @@ STUDY = (
         ("adv-bnn+graddiv",),
         (Render("lambda-sensitivity", ("curve",)),),
         lambdas=(0.1, 0.3, 1.0, 3.0),
+        scales=("quick",),
+    ),
+    Entry(
+        "study-scratch",
+        "GradDiv from the first epoch on: the paper's schedule in a fifth of its epochs",
+        "mnist",
+        ("adv-bnn+graddiv",),
+        (Render("accuracy-epsilon", ("curve",)),),
+        settings=(
+            "stages=none",
+            *("graddiv.regularizer=kappa", "graddiv.lam=1", "graddiv.warmup=0.6", "graddiv.rampup=4"),
+        ),
         scales=("quick",),
     ),
     Entry(

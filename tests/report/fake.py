@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from graddiv import store
-from graddiv.attacks import FGSM, PGD, Attack, Square
+from graddiv.attacks import FGSM, PGD, Attack, Square, StochasticPGD
 from graddiv.evaluation import Cell, Target, cells
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.boundary import boundary_job
@@ -85,12 +85,14 @@ def at(
 
 
 def swept(of: Comparison, over: str) -> Comparison:
-    """The attacks of a curve over epsilon, n or m: all their other settings are the same."""
+    """The attacks of a curve over epsilon, n, m or passes: all their other settings are the same."""
     match over:
         case "epsilon":
             return at(of, n=10, modes="eot")
         case "n":
             return at(of, epsilon=0.2, modes="eot1 eot")
+        case "passes":
+            return at(of, epsilon=0.2, n=4, m=None, modes="eot")
         case _:
             return at(of, epsilon=0.2, n=10, m=None, modes="eot")
 
@@ -177,12 +179,13 @@ def log(rng: np.random.Generator, rho: float, settings: Experiment) -> list[dict
 def attack_cells(
     random: bool, attacks: tuple[Attack, ...] = ATTACKS, epsilons: tuple[float, ...] = EPSILONS, repeats: int = 2
 ) -> list[Cell]:
-    """A table of attacks at each radius, and PGD for several n and m at 0.2."""
+    """A table of attacks at each radius, and at 0.2 PGD for several n and m, SPGD for several m."""
     found = cells(attacks, epsilons, n=10, repeats=repeats, random=random)
     if any(attack.name == "PGD" for attack in attacks):
         mode = "eot" if random else "fixed"
         found += [Cell(PGD(m=20), mode, n, 0.2, 0) for n in (5, 20)]
         found += [Cell(PGD(m=m), mode, 10, 0.2, 0) for m in (5, 50)]
+        found += [Cell(StochasticPGD(m=m), mode, 4, 0.2, 0) for m in (25, 100) if random]
     return list(dict.fromkeys(found))
 
 

@@ -29,6 +29,7 @@ SWEPT = {
     "lambda-sensitivity": "epsilon",
     "n-sensitivity": "n",
     "m-sensitivity": "m",
+    "passes-sensitivity": "passes",
 }
 """What the curves of accuracy go over: such a figure is made of no other attacks."""
 
@@ -77,6 +78,7 @@ def test_every_figure_of_the_paper_is_there() -> None:
             "regularizers",
             "n-sensitivity",
             "m-sensitivity",
+            "passes-sensitivity",
         ),
         *("lambda-sensitivity", "boundary"),
     }
@@ -111,7 +113,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
         case "regularizers":
             measures = ["R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "accuracy"]
             expected = [points("x", "value", by_run, measure=m) for m in measures]
-        case "accuracy-epsilon" | "n-sensitivity" | "m-sensitivity":
+        case "accuracy-epsilon" | "n-sensitivity" | "m-sensitivity" | "passes-sensitivity":
             expected = [points("x", "accuracy", (*by_run, "whose"))]
         case "lambda-sensitivity":
             expected = [points("lam", "value", ("epsilon",), quantity=q) for q in ("accuracy", "rho")]
@@ -127,6 +129,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
 CURVES = [
     *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
     *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "rho-nearby", "loss-increase"),
+    "passes-sensitivity",
 ]
 
 
@@ -200,7 +203,7 @@ def test_an_opposite_result_is_said_as_it_is(comparisons: dict[str, Comparison])
 def test_absent_records_name_the_command_that_makes_them(tmp_path: Path, name: str) -> None:
     store.write_json(tmp_path / "experiment.json", fake.experiment("adv-bnn").dump())
     (tmp_path / "metrics.jsonl").write_text('{"event": "start"}\n')
-    command = r"'graddiv (sweep|measure|train|transfer) [^\n]*' makes them$"
+    command = r"'graddiv (sweep|measure|train|transfer|attack) [^\n]*' makes them$"
     with pytest.raises(GradDivError, match=rf"^the figure {name} needs .*: {command}"):
         FIGURES[name](fake.compared(ReportRun(tmp_path, "Adv-BNN")))
 
@@ -240,6 +243,13 @@ def test_the_papers_curve_is_scaled_to_our_radius_of_training(drawings: dict[str
     assert theirs[0.253333] == 3.26, "of its 0.38, for it trained at 0.3 and we at 0.2"
     assert 0.3 not in theirs
     assert "which is 0.3 there and 0.2 here" in drawing.caption
+
+
+def test_passes_are_models_times_iterations(drawings: dict[str, Figure]) -> None:
+    drawing = drawings["passes-sensitivity"]
+    assert {row["x"] for row in table(drawing)} == {4 * 25, 4 * 100}
+    assert drawing.title == "Accuracy under EOT-SPGD against its passes"
+    assert "At passes = 400" in drawing.caption
 
 
 @pytest.mark.slow

@@ -142,7 +142,7 @@ def n_sensitivity(comparison: Comparison) -> Figure:
     swept = curves(comparison, "n")
     if swept is None or not any(len(points) > 1 and run.random for run, points in swept.of_runs):
         raise missing("n-sensitivity", "records of EOT-PGD for several n", "sweep RUN --over n --values 1,5,10,20")
-    return _sensitivity(comparison, "n-sensitivity", swept, "n", "sample models per step of EOT-PGD, n", clean=False)
+    return _sensitivity(comparison, "n-sensitivity", swept, "n", "sample models per step of EOT-PGD, n")
 
 
 @draws("m-sensitivity")
@@ -151,10 +151,30 @@ def m_sensitivity(comparison: Comparison) -> Figure:
     swept = curves(comparison, "m")
     if swept is None or not any(len(points) > 1 for _, points in swept.of_runs):
         raise missing("m-sensitivity", "records of EOT-PGD for several m", "sweep RUN --over m --values 5,20,50")
-    return _sensitivity(comparison, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m", clean=True)
+    return _sensitivity(comparison, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m")
 
 
-def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, label: str, clean: bool) -> Figure:
+@draws("passes-sensitivity")
+def passes_sensitivity(comparison: Comparison) -> Figure:
+    """Accuracy under EOT-SPGD against its passes, n m: whether the adversary has settled."""
+    found = curves(comparison, "m", "SPGD")
+    if found is None or not any(len(points) > 1 for _, points in found.of_runs):
+        raise missing(
+            "passes-sensitivity",
+            "records of EOT-SPGD for several m",
+            "attack RUN --attacks spgd --modes eot --n 4 --m 400",
+        )
+    n = found.fixed["n"]
+    swept = Curves(found.fixed, tuple((run, [(n * m, s) for m, s in points]) for run, points in found.of_runs))
+    return _sensitivity(comparison, "passes-sensitivity", swept, "passes", "passes of EOT-SPGD for an image, n m")
+
+
+SWEPT = {"n": "n", "m": "its iterations", "passes": "its passes"}
+"""What is varied, as titles call it."""
+
+
+def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, label: str) -> Figure:
+    clean = vary == "m"
     of_runs = [(run, points) for run, points in swept.of_runs if run.random or vary != "n"]
     swept = Curves(swept.fixed, tuple(of_runs))
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.2, 2.9)
@@ -168,7 +188,7 @@ def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, la
             theirs = [(n, value.mean) for n, value in found if value is not None]
             papers += plot_papers(axes, run, look, theirs)
     _percent(axes, label)
-    if vary == "n":
+    if vary != "m":
         counts = sorted({row[3] for row in (*rows, *papers)})  # type: ignore[type-var]
         axes.set_xscale("log")
         axes.set_xticks(counts, [str(n) for n in counts])  # type: ignore[arg-type]
@@ -178,7 +198,7 @@ def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, la
     theirs_too = f" Dashed: the paper's values.{comparison.published.origin()}" if papers else ""
     return Figure(
         name=name,
-        title=f"Accuracy under EOT-PGD against {'n' if vary == 'n' else 'its iterations'}",
+        title=f"Accuracy under EOT-{'SPGD' if vary == 'passes' else 'PGD'} against {SWEPT[vary]}",
         figure=figure,
         columns=COLUMNS,
         rows=(*rows, *papers),
