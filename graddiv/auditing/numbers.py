@@ -37,6 +37,9 @@ class Estimate(NamedTuple):
     spread: float = 0.0
     """Standard deviation over ensembles."""
 
+    def __str__(self) -> str:
+        return f"{100 * self.mean:.1f} % ({100 * self.low:.1f} to {100 * self.high:.1f})"
+
 
 class ThreeNumbers(NamedTuple):
     """What the same images mean for three ways to use a randomized network."""

@@ -15,7 +15,7 @@ from graddiv.auditing.converge import Convergence
 from graddiv.auditing.examine import Examined
 from graddiv.auditing.inputs import Inputs
 from graddiv.auditing.ladder import RungAccuracy
-from graddiv.auditing.numbers import ThreeNumbers, Worst
+from graddiv.auditing.numbers import Estimate, ThreeNumbers, Worst
 from graddiv.evaluation import Target
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.verdicts import Item
@@ -99,6 +99,22 @@ class Audit:
     def exit_code(self) -> int:
         """0 if the audit is complete, 3 if the evidence is not sufficient."""
         return 0 if self.complete else INSUFFICIENT
+
+    @property
+    def rows(self) -> list[tuple[str, Estimate, Estimate]]:
+        """(who answers, on clean images, on attacked ones): the three numbers; a network without noise has one."""
+        several = f"ensemble of {self.subject.target.n_ensemble}"
+        found = [(several, self.clean.ensemble, self.robust.ensemble)]
+        if self.subject.target.random:
+            found.insert(0, ("one draw", self.clean.per_draw, self.robust.per_draw))
+            found += [(f"worst of {k}", self.clean.worst[k], v) for k, v in self.robust.worst.items() if k == 10]
+        return found
+
+    def __str__(self) -> str:
+        """The numbers, with 95 % intervals over images, and whether the evidence is sufficient."""
+        lines = [f"{who}: clean {clean}, attacked {robust}" for who, clean, robust in self.rows]
+        verdicts = [f"evidence insufficient: {text}" for text in self.shortcomings]
+        return "\n".join([*lines, *(verdicts or ["evidence sufficient at this budget"])])
 
     @cached_property
     def card(self) -> dict[str, Any]:

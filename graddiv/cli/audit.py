@@ -122,8 +122,8 @@ def rescore(
     if not found["same_network"]:
         typer.echo("the parameters are not those that the card was made with")
     before, now = found["before"], found["now"]
-    typer.echo(f"ensemble: {100 * now.mean:.1f} % ({100 * now.low:.1f} to {100 * now.high:.1f})")
-    typer.echo(f"on the card: {100 * before.mean:.1f} % ({100 * before.low:.1f} to {100 * before.high:.1f})")
+    typer.echo(f"ensemble: {now}")
+    typer.echo(f"on the card: {before}")
     typer.echo(f"per draw: {100 * found['per_draw'].mean:.1f} %")
     if images is not None:
         typer.echo("the card is lowered" if found["lowered"] else "the card stays as it is")
@@ -140,10 +140,7 @@ def _print(found: "Audit") -> None:
         print_items(odd, "Before the attacks: what was found")
     print_items(found.indicators, "How the attacks behaved")
     table = Table("", "clean %", "attacked %", "95 % over images", title="Three numbers", title_justify="left")
-    rows = [("one draw", found.clean.per_draw, found.robust.per_draw)]
-    rows.append((f"ensemble of {found.subject.target.n_ensemble}", found.clean.ensemble, found.robust.ensemble))
-    rows += [(f"worst of {k}", found.clean.worst[k], v) for k, v in found.robust.worst.items() if k == 10]
-    for name, clean, robust in rows if found.subject.target.random else rows[1:2]:
+    for name, clean, robust in found.rows:
         interval = f"{100 * robust.low:.1f} to {100 * robust.high:.1f}"
         table.add_row(name, f"{100 * clean.mean:.1f}", f"{100 * robust.mean:.1f}", interval)
     Console().print(table)

@@ -42,7 +42,7 @@ def test_the_card_has_the_keys_of_robustbench_and_ours(card: dict[str, Any]) -> 
     assert theirs | {"eps", "clean_acc", "reported", "autoattack_acc", "unreliable", "footnote", "external"} <= set(
         card
     )
-    assert card["name"], card["authors"] == ("noisy", "A")
+    assert (card["name"], card["authors"]) == ("noisy", "A")
     assert card["randomness"]["random"]
     for numbers in (card["clean"], card["robust"]):
         assert 0 <= numbers["A1"]["low"] <= numbers["A1"]["mean"] <= numbers["A1"]["high"] <= 1
@@ -75,9 +75,14 @@ def test_a_second_run_computes_nothing_again(directory: Path, monkeypatch: pytes
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*.record")}
     card = (directory / "card.json").read_bytes()
     with no_type_checks():
-        audit(Noisy(Linear()), X, Y, out=directory, name="noisy", about={"authors": "A"}, **HOW)
+        found = audit(Noisy(Linear()), X, Y, out=directory, name="noisy", about={"authors": "A"}, **HOW)
     assert {path: path.stat().st_mtime_ns for path in directory.rglob("*.record")} == before
     assert (directory / "card.json").read_bytes() == card
+    robust = json.loads(card)["robust"]
+    for (who, *_), key in zip(found.rows, (robust["A1"], robust["A_T"], robust["W"]["10"]), strict=True):
+        numbers = f"{100 * key['mean']:.1f} % ({100 * key['low']:.1f} to {100 * key['high']:.1f})"
+        assert re.search(rf"^{who}: clean .* attacked {re.escape(numbers)}$", str(found), re.MULTILINE)
+    assert str(found).endswith(found.shortcomings[-1] if found.shortcomings else "evidence sufficient at this budget")
 
 
 def test_another_network_in_the_same_directory_is_refused(directory: Path) -> None:
