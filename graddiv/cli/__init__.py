@@ -64,9 +64,20 @@ def _options(
     pass
 
 
+def share_cores() -> None:
+    """Let torch's threads sleep soon while they wait for each other, unless the user has said how they wait.
+
+    GNU OpenMP's spin for long after each loop.  Beside other work that keeps the very thread they wait for from a core,
+    and passes take many times as long (`make bench ARGS=threads`).  Must come before torch, which reads it once.
+    """
+    if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
+        os.environ["GOMP_SPINCOUNT"] = "1000"
+
+
 def main() -> None:
     """Run the command; a user's mistake is one sentence on stderr and exit code 2."""
     _prepare_output()
+    share_cores()
     warnings.showwarning = partial(_show_warning, warnings.showwarning)
     try:
         app()

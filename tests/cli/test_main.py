@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from graddiv import __version__, store
+from graddiv.cli import main
 from graddiv.errors import GradDivError
 from graddiv.recipes import names
 from tests.fake_records import arrays, description
@@ -22,6 +23,23 @@ ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
 def graddiv(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "graddiv", *words]
     return subprocess.run(command, capture_output=True, text=True, env={**ENVIRONMENT, **environment})
+
+
+@pytest.mark.parametrize(
+    ("said", "then"), [({}, "1000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "active"}, None)]
+)
+def test_threads_wait_briefly_unless_the_user_says_how(
+    said: dict[str, str], then: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in said.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr("sys.argv", ["graddiv", "--version"])
+    monkeypatch.setattr("warnings.showwarning", None)  # which main puts its own before
+    with pytest.raises(SystemExit):
+        main()
+    assert os.environ.get("GOMP_SPINCOUNT") == then
 
 
 def test_version() -> None:
