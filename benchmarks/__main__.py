@@ -10,7 +10,7 @@ import time
 
 from benchmarks.tables import PAGE, RESULTS, written
 
-ALL = ("regularizer", "attacks", "training", "evaluation", "sweep", "total")
+ALL = ("regularizer", "attacks", "training", "evaluation", "threads", "sweep", "total")
 
 
 def main(names: list[str]) -> None:

@@ -1,7 +1,6 @@
 """A pass of the small network with two threads, as torch's threads wait by default and as the command lets them wait.
 
-Alone on the machine, and beside as many other processes as there are cores; wall-clock time, since waiting is what it is
-about.
+Alone on the machine, and beside as many other processes as there are cores; in wall-clock time, which waiting takes.
 """
 
 import json
