@@ -32,10 +32,10 @@ PAPER: dict[str, Any] = {
     "linewidth": 0.9,
     "markerfacecolor": "white",
     "markersize": 3,
-    "alpha": 0.45,
-    "zorder": 1,
+    "alpha": 0.6,
+    "zorder": 2.5,
 }
-"""The paper's curves: faint and dashed behind ours, with hollow markers."""
+"""The paper's curves: thin, faint and dashed, with hollow markers; above ours, whose thicker lines would hide them."""
 
 STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
 """The curves of the strong adversary: dotted."""
