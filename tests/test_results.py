@@ -40,6 +40,10 @@ def test_networks_are_there_of_both_methods() -> None:
     assert {"adv-bnn", "adv-bnn+graddiv"} <= {run.experiment.method for run in kept}
 
 
+STUDY_SECTIONS = ("Second", "Longer", "Other regularizers", "Other defenses")
+"""Of docs/study.md, those with percentages."""
+
+
 def shown() -> set[str]:
     """Every accuracy of the study, in percent, as texts print it: ours, each training's, and the paper's."""
     curves = [path.stem for kind in ("accuracy-epsilon", "?-sensitivity") for path in STUDY.glob(f"*{kind}.csv")]
@@ -61,16 +65,14 @@ def rows_of(name: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("file", "begins"),
     [
-        ("README.md", "The paper's central claim"),
-        *(
-            ("docs/findings.md", f"## {section}")
-            for section in ("In short", "Claim", "Second", "Longer", "Other", "One")
-        ),
+        ("README.md", "What it found"),
+        *(("docs/findings.md", section) for section in ("In short", "Claim", "One")),
+        *(("docs/study.md", section) for section in STUDY_SECTIONS),
     ],
 )
 def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins: str) -> None:
     text = (ROOT / file).read_text()
-    part = text[text.index(begins) :]
+    part = text[text.index(f"## {begins}") :]
     part = part[: part.index("\n## ", 5)]
     numbers = re.findall(r"(\d+\.\d)(?= %| →| to \d+\.\d %)", part)
     assert numbers
@@ -90,7 +92,8 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
 @pytest.mark.parametrize(
     ("page", "table"),
     [
-        *(("findings.md", table) for table in sorted(STUDY.glob("*accuracy-table.md"))),
+        ("findings.md", STUDY / "accuracy-table.md"),
+        *(("study.md", table) for table in sorted(STUDY.glob("*-accuracy-table.md"))),
         ("zoo.md", ZOO / "zoo.md"),
     ],
 )
@@ -101,7 +104,7 @@ def test_a_page_shows_the_table_as_it_was_drawn(page: str, table: Path) -> None:
 
 @pytest.mark.parametrize(("data", "title"), [("cifar10", "CIFAR-10"), ("stl10", "STL-10")])
 def test_the_small_tables_of_other_data_are_those_of_the_records(data: str, title: str) -> None:
-    text = (ROOT / "docs" / "findings.md").read_text()
+    text = (ROOT / "docs" / "study.md").read_text()
     for run in Plan.load(ROOT / "results" / data).runs.values():
         stored = Run(Path(run.path))
         with (ROOT / "results" / data / "accuracy-epsilon.csv").open() as file:
