@@ -38,7 +38,11 @@ def attack(
         ),
     ] = "quick",
     attacks: Annotated[
-        str, typer.Option(help="Instead of all attacks of the suite, those of these names, such as pgd,apgd-ce.")
+        str,
+        typer.Option(
+            help="Instead of all attacks of the suite, those of these names: fgsm, pgd, apgd-ce, apgd-dlr, fab, bb, "
+            "square, spgd, spgd-ce, arc."
+        ),
     ] = "",
     modes: Annotated[
         str, typer.Option(help="fixed, eot1, eot: how the adversary sees the network.")

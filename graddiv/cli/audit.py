@@ -29,7 +29,12 @@ def audit(
     data: Annotated[
         str, typer.Option(help="An .npz file with the arrays x and y, or a data set by name; for a run, its own.")
     ] = "",
-    epsilon: Annotated[str, typer.Option(help="The radius, as a share of the range of a pixel.")] = "",
+    epsilon: Annotated[
+        str,
+        typer.Option(
+            help="The radius, as a share of the range of a pixel; 8/255 if not given, for a run that of its training."
+        ),
+    ] = "",
     norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
     budget: Annotated[str, typer.Option(help="quick: minutes. standard: hours. exhaustive: days.")] = "quick",
     bounds: Annotated[str, typer.Option(help="The range of a pixel if it is not 0,1: such as 0,255.")] = "",
@@ -52,7 +57,7 @@ def audit(
 
     Writes a page, a card (JSON) and the adversarial examples.  Exits with 0 if the audit is complete, with 3 if its
     evidence is not sufficient.  The same command again goes on where it stopped.  Several processes share the work:
-    torchrun --nproc-per-node N -m graddiv audit ...
+    torchrun --nproc-per-node N -m graddiv -- audit ...
     """
     from graddiv.auditing import audit as carry_out
     from graddiv.auditing.inputs import read_examples

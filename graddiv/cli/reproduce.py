@@ -215,7 +215,8 @@ def _picture(target: str, entries: "tuple[Entry, ...]") -> str:
     """A figure or table of the target that is already there: of its own report, or of those that a checkout holds."""
     first = entries[0]
     places = [Path("reports") / f"{target}-{scale}" for scale in ("paper", "quick", "demo")]
-    places += sorted(Path("results").glob("*")) if first.data == "mnist" and not first.settings else []
+    stored = [Path("results") / name for name in ("mnist-study", "zoo")]
+    places += stored if first.data == "mnist" and not first.settings else []
     names = [first.name, *(render.renderer for render in first.renders)]
     found = (place / f"{name}.{kind}" for place in places for name in names for kind in ("png", "md"))
     return next((str(path) for path in found if path.exists()), "")

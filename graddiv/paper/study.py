@@ -124,7 +124,7 @@ STUDY = (
     ),
     Entry(
         "study-width",
-        "Half the width",
+        "An eighth of the paper's width, half that of the study",
         "mnist",
         PAIR,
         (Render("accuracy-epsilon", ("curve",)),),

@@ -1,6 +1,7 @@
 """What all commands share: versions, a full disk behind the output, Ctrl-C, narrow terminals."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from graddiv import __version__, store
+from graddiv.attacks.registry import ATTACKS
 from graddiv.cli import main
 from graddiv.errors import GradDivError
 from graddiv.recipes import names
@@ -40,6 +42,12 @@ def test_threads_wait_briefly_unless_the_user_says_how(
     with pytest.raises(SystemExit):
         main()
     assert os.environ.get("GOMP_SPINCOUNT") == then
+
+
+def test_the_help_of_attack_names_every_attack() -> None:
+    shown = re.sub(r"[│\s]+", " ", graddiv("attack", "--help").stdout)
+    (names,) = re.findall(r"those of these names: ([^.]*)\.", shown)
+    assert sorted(names.split(", ")) == sorted(ATTACKS)
 
 
 def test_version() -> None:
