@@ -74,7 +74,7 @@ def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins
     text = (ROOT / file).read_text()
     part = text[text.index(f"## {begins}") :]
     part = part[: part.index("\n## ", 5)]
-    numbers = re.findall(r"(\d+\.\d)(?= %| →| to \d+\.\d %)", part)
+    numbers = re.findall(r"\d+\.\d(?= %| →| to \d+\.\d %)|(?<=\| )\d+\.\d(?= \|)", part)
     assert numbers
     assert set(numbers) <= shown()
 
