@@ -54,7 +54,8 @@ def shown() -> set[str]:
     for row in rows_of("transfer"):
         if row["source"] != row["target"]:
             elsewhere.setdefault(row["method"], []).append(float(row["accuracy"]))
-    return {f"{value:.1f}" for value in (*found, *(sum(values) / len(values) for values in elsewhere.values()))}
+    found += [sum(values) / len(values) for values in elsewhere.values()]
+    return {f"{value:.{digits}f}" for value in found for digits in (1, 2)}
 
 
 def rows_of(name: str) -> list[dict[str, str]]:
@@ -74,7 +75,7 @@ def test_the_percentages_of_the_texts_are_those_of_the_records(file: str, begins
     text = (ROOT / file).read_text()
     part = text[text.index(f"## {begins}") :]
     part = part[: part.index("\n## ", 5)]
-    numbers = re.findall(r"\d+\.\d(?= %| →| to \d+\.\d %)|(?<=\| )\d+\.\d(?= \|)", part)
+    numbers = re.findall(r"\d+\.\d+(?= %| →| to \d+\.\d %)|(?<=\| )\d+\.\d+(?= \|)", part)
     assert numbers
     assert set(numbers) <= shown()
 
