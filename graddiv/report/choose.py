@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from graddiv import store
 from graddiv.errors import GradDivError
+from graddiv.experiment import Experiment
 from graddiv.recipes import title
 from graddiv.records import AttackRecord, MeasurementRecord, Record
 from graddiv.report.comparison import ReportRun, is_eot
@@ -60,7 +62,7 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
     found = {key: _read(path) for key, path in runs.items()}
-    titles = {key: title(ReportRun(path, "").method) for key, path in runs.items()}
+    titles = _titles({key: ReportRun(path, "").experiment for key, path in runs.items()})
     attacks = {key: _attacks(records, choices) for key, records in found.items()}
     radii = sorted({r.epsilon for of_run in attacks.values() for r in of_run.values() if not r.is_clean})
     items = [_table(attacks, epsilon) for epsilon in radii]
@@ -78,6 +80,37 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
         items=tuple(items),
         headline=_headline(radii, choices, ReportRun(paths[0], "").epsilon),
     )
+
+
+def _titles(experiments: Mapping[str, Experiment]) -> dict[str, str]:
+    """Runs share a title only if they differ in nothing but the seed; else it says in what they differ."""
+    names = {key: title(e.method) for key, e in experiments.items()}
+    settings = {key: _settings(e) for key, e in experiments.items()}
+
+    def titled(key: str) -> str:
+        alike = [settings[other] for other, name in names.items() if name == names[key]]
+        changed = {place: mine for other in alike for place, mine, _ in store.differences(settings[key], other)}
+        if len(changed) > MANY:
+            return f"{names[key]}, {key}"
+        values = {place.rpartition(".")[2]: mine for place, mine in changed.items()}
+        shown = [
+            f"{place} = {mine:g}" if isinstance(mine, float) else f"{place} = {mine}" for place, mine in values.items()
+        ]
+        return ", ".join([names[key], *shown])
+
+    return {key: titled(key) for key in names}
+
+
+MANY = 2
+"""Settings, beyond which a run's own name tells more than a list of them."""
+
+
+def _settings(experiment: Experiment) -> dict[str, object]:
+    """What makes a method: all settings but the seed, and of the network it starts from whether there is one."""
+    values = experiment.dump()
+    values["network"]["from"] = values["network"]["from"] is not None
+    stages = {str(i): stage for i, stage in enumerate(values["stages"])}  # by number, so that they are compared
+    return {**values, "stages": stages, "seed": None}
 
 
 def _key(path: Path) -> str:

@@ -195,6 +195,11 @@ class Comparison:
             found.setdefault(run.title, []).append(run)
         return [tuple(group) for group in found.values()]
 
+    def clean(self, run: ReportRun) -> Summary | None:
+        """The accuracy of a run's method without an attack, the mean over its trainings, if it was measured."""
+        found = [each.clean for each in self.runs if each.title == run.title and each.clean is not None]
+        return over_trainings(found) if found else None
+
     def only(self, wanted: Callable[[ReportRun, AttackRecord], bool]) -> "Comparison":
         """The same with these records of attacks alone, clean images included."""
         kept = [(run, [r for r in run.attacks if r.is_clean or wanted(run, r)]) for run in self.runs]

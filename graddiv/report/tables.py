@@ -93,8 +93,8 @@ def accuracy_table(comparison: Comparison) -> Table:
     for attack, n, runs, found in swept:
         of_runs = {run.path: dict(points) for run, points in found.of_runs}
         for group in runs.groups:
-            run, clean = group[0], [each.clean for each in group if each.clean is not None]
-            at = {0.0: over_trainings(clean) if clean else None, **of_runs.get(run.path, {})}
+            run = group[0]
+            at = {0.0: comparison.clean(run), **of_runs.get(run.path, {})}
             theirs = dict(comparison.published.curve(run.method, f"EOT-{attack}", n))
             if not theirs and not of_runs.get(run.path):
                 continue

@@ -7,10 +7,12 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from graddiv import store
 from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
 from graddiv.evaluation.concentration import loss_increase_job
+from graddiv.recipes import recipe
 from graddiv.records import Record
 from graddiv.report.choose import Choices, plan_for
 from graddiv.report.plan import Plan, PlanReader
@@ -111,6 +113,22 @@ def test_a_curve_is_of_one_n(run: Path) -> None:
     for plan in (plan_for([run], CHOSEN), single):
         [item] = [item for item in plan.items if item.name == "accuracy-epsilon"]
         assert RENDERERS["accuracy-epsilon"](PlanReader(plan).comparison(item)).rows
+
+
+def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path: Path) -> None:
+    def run(name: str, *changes: str) -> Path:
+        settings = recipe("mnist-mini/adv-bnn+graddiv", "demo", changes)
+        path = fake.run(tmp_path / name, "adv-bnn+graddiv", 1.0).path
+        store.write_json(path / "experiment.json", settings.dump())
+        return path
+
+    seeds = [run("a"), run("b", "seed=1")]
+    assert {planned.title for planned in plan_for(seeds, CHOSEN).runs.values()} == {"Adv-BNN + GradDiv"}
+    weights = plan_for([*seeds, run("c", "graddiv.lam=3")], CHOSEN).runs
+    assert weights["a"].title == weights["b"].title == "Adv-BNN + GradDiv, lam = 1"
+    assert weights["c"].title == "Adv-BNN + GradDiv, lam = 3"
+    other = run("d", "graddiv.lam=3", "adversary.m=7", "training.epochs=2")
+    assert plan_for([seeds[0], other], CHOSEN).runs["d"].title == "Adv-BNN + GradDiv, d"
 
 
 def test_an_unbounded_attack_is_no_row(run: Path) -> None:

@@ -245,6 +245,18 @@ def test_the_papers_curve_is_scaled_to_our_radius_of_training(drawings: dict[str
     assert "which is 0.3 there and 0.2 here" in drawing.caption
 
 
+def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None:
+    trainings = [fake.run(tmp_path / f"training-{seed}", "adv-bnn") for seed in range(2)]
+    clean = [run.clean.mean for run in trainings if run.clean is not None]
+    assert clean[0] != clean[1]
+    drawing = FIGURES["accuracy-epsilon"](drawn_from(fake.compared(*trainings), "accuracy-epsilon"))
+    (first,) = table(drawing, whose="ours", x=0.0)
+    assert first["accuracy"] == pytest.approx(100 * sum(clean) / 2)
+    assert [row["accuracy"] for row in table(drawing, whose="one training", x=0.0)] == pytest.approx(
+        [100 * c for c in clean]
+    )
+
+
 def test_passes_are_models_times_iterations(drawings: dict[str, Figure]) -> None:
     drawing = drawings["passes-sensitivity"]
     assert {row["x"] for row in table(drawing)} == {4 * 25, 4 * 100}

@@ -110,7 +110,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
     for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
         theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
         papers += plot_papers(axes, run, look, theirs)
-        rows += plot_accuracy(axes, run, look, from_clean(run, points))
+        rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points))
     strong = curves(comparison, "epsilon", "SPGD")
     for run, points in strong.of_runs if strong else ():
         look = next(look for (each, _), look in zip(swept.of_runs, run_looks, strict=True) if each.path == run.path)
@@ -181,7 +181,7 @@ def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, la
     run_looks = looks([run for run, _ in of_runs])
     rows, papers = [], []
     for (run, points), look in zip(of_runs, run_looks, strict=True):
-        rows += plot_accuracy(axes, run, look, from_clean(run, points, 0) if clean else points)
+        rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points, 0) if clean else points)
         if vary == "n":
             at = swept.fixed["epsilon"]
             found = [(n, comparison.published.value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
@@ -221,7 +221,7 @@ def lambda_sensitivity(comparison: Comparison) -> Figure:
             "sweep RUN RUN --over lam",
         )
     figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.8)
-    by_lam = [(run, dict(from_clean(run, points))) for run, points in swept.of_runs]
+    by_lam = [(run, dict(from_clean(comparison, run, points))) for run, points in swept.of_runs]
     epsilons = _spread(sorted({epsilon for _, points in by_lam for epsilon in points}), 5)
     colours = matplotlib.colormaps["cividis"](np.linspace(0, 0.75, len(epsilons)))
     rows: list[tuple[object, ...]] = []
@@ -280,7 +280,7 @@ def regularizers(comparison: Comparison) -> Figure:
         rows += [(*row[:3], *row[3:], "", "") for row in plot_measure(ax, runs, run_looks, measure)]
     of_run = dict(zip([run.path for run in runs], run_looks, strict=True))
     for run, points in swept.of_runs:
-        drawn = plot_accuracy(axes[-1], run, of_run[run.path], from_clean(run, points))
+        drawn = plot_accuracy(axes[-1], run, of_run[run.path], from_clean(comparison, run, points))
         rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
     _percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
@@ -298,9 +298,10 @@ def regularizers(comparison: Comparison) -> Figure:
     )
 
 
-def from_clean(run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
+def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
     """The curve from the accuracy without an attack on, where that was measured."""
-    return [(at, run.clean), *points] if run.clean is not None else points
+    clean = comparison.clean(run)
+    return [(at, clean), *points] if clean is not None else points
 
 
 def _mark_training(axes: Axes, epsilon: float) -> None:
