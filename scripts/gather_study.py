@@ -76,7 +76,7 @@ ITEMS = (
     Item("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",)),
     Item("checklist", "checklist", PAIR, ("checklist",)),
     *curves_of("draws-", (BASE, *DRAWS), seeds=(0, 1, 2)),
-    *curves_of("steps-", (BASE, *STEPS), seeds=(0,)),
+    *curves_of("steps-", STEPS),
     *curves_of("longer-", LONGER),
     Item("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
     *curves_of("methods-", (*OTHERS, *PAIR), strong=False),
