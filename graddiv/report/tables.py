@@ -89,9 +89,10 @@ def accuracy_table(comparison: Comparison) -> Table:
     ours = {epsilon for *_, found in swept for _, points in found.of_runs for epsilon, _ in points}
     epsilons = [0.0, *sorted(ours | set(comparison.published.epsilons()))]
     body: list[tuple[str, ...]] = []
-    marked, numbers = set(), []
+    marked, numbers, shown = set(), [], []
     for attack, n, runs, found in swept:
         of_runs = {run.path: dict(points) for run, points in found.of_runs}
+        told: set[str] = set()
         for group in runs.groups:
             run = group[0]
             at = {0.0: comparison.clean(run), **of_runs.get(run.path, {})}
@@ -100,26 +101,31 @@ def accuracy_table(comparison: Comparison) -> Table:
                 continue
             start = (f"EOT-{attack}", str(n or NOT_APPLICABLE), run.title)
             body.append((*start, "ours", *(_with_trainings(at.get(epsilon)) for epsilon in epsilons)))
-            if theirs:
+            if theirs and run.method not in told:  # once, where ours has it in several variants
+                told.add(run.method)
                 marked.add(len(body))
                 texts = (f"{theirs[e]:.2f}" if e in theirs else NOT_APPLICABLE for e in epsilons)
                 body.append((*start[:2], title(run.method), "paper", *texts))  # whatever ours are called
             for epsilon in epsilons:
                 value, papers = at.get(epsilon), theirs.get(epsilon)
+                shown += [value] if value is not None else []
                 if value is not None or papers is not None:
                     row = _numbers(Row("", value, None) if value else None)[:-1]
                     theirs_here = "" if papers is None else papers / 100
-                    numbers.append((start[0], n or "", run.method, epsilon, *row, theirs_here))
+                    numbers.append((start[0], n or "", run.method, run.title, epsilon, *row, theirs_here))
     return Table(
         name="accuracy-epsilon-table",
         title=f"Accuracy (%) against the perturbation bound ε, {comparison.data_title}",
         columns=("attack", "n", "method", "whose", "clean", *(f"ε = {epsilon:.4g}" for epsilon in epsilons[1:])),
         rows=tuple(body),
         caption=_accuracy_caption(
-            comparison, [(attack, n, found.fixed) for attack, n, *_, found in swept], numbers, bool(marked)
+            comparison, [(attack, n, found.fixed) for attack, n, *_, found in swept], shown, bool(marked)
         ),
         published_rows=frozenset(marked),
-        number_columns=("attack", "n", "method", "epsilon", "mean", "std", "repeats", "low", "high", "paper_mean"),
+        number_columns=(
+            *("attack", "n", "method", "title", "epsilon"),
+            *("mean", "std", "repeats", "low", "high", "paper_mean"),
+        ),
         numbers=tuple(numbers),
     )
 
@@ -288,11 +294,11 @@ def _attack_caption(comparison: Comparison, decides: Sequence[str | None], paper
 def _accuracy_caption(
     comparison: Comparison,
     used: Sequence[tuple[str, int | None, dict[str, Any]]],
-    numbers: Sequence[Sequence[Any]],
+    shown: Sequence[Summary],
     papers: bool,
 ) -> str:
-    examples, repeats = {fixed["examples"] for *_, fixed in used}, {row[6] for row in numbers if row[6] != ""}
-    widest = max(100 * (row[8] - row[7]) / 2 for row in numbers if row[4] != "")
+    examples, repeats = {fixed["examples"] for *_, fixed in used}, {summary.repeats for summary in shown}
+    widest = max(100 * (summary.interval.high - summary.interval.low) / 2 for summary in shown)
     of_attack: dict[str, dict[int, set[str]]] = {}
     for attack, n, fixed in used:
         of_attack.setdefault(attack, {}).setdefault(fixed["m"], set()).add(f"n = {n}")

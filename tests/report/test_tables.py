@@ -231,6 +231,15 @@ def test_the_papers_row_has_the_papers_name_whatever_ours_is_called(comparison: 
     assert not any(name.endswith(", longer") for name in names["paper"])
 
 
+def test_variants_of_a_method_share_the_papers_row_and_are_told_apart(comparison: Comparison) -> None:
+    swept = fake.swept(comparison, "epsilon")
+    variants = [replace(run, title=f"{run.title}, longer") for run in swept.runs]
+    alone, both = (accuracy_table(swept.of(runs)) for runs in (swept.runs, (*swept.runs, *variants)))
+    assert [row for row in both.rows if row[3] == "paper"] == [row for row in alone.rows if row[3] == "paper"]
+    titles = {row[both.number_columns.index("title")] for row in both.numbers}
+    assert titles == {run.title for run in (*swept.runs, *variants)}
+
+
 def test_the_checklist(comparison: Comparison) -> None:
     made = checklist_table(comparison)
     assert made.rows[:2] == (
