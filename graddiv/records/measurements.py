@@ -216,11 +216,11 @@ class TransferRecord(MeasurementRecord):
     named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
 
     k: int
-    """Sample models, each of them source and target."""
+    """Sample models asked for, each of them source and target; a small ensemble has fewer, and `right` with it."""
     epsilon: float
     m: int
     alpha: float
-    right: Bool[np.ndarray, "b k k"]
+    right: Bool[np.ndarray, "b models models"]
 
     @property
     def accuracies(self) -> TransferSummary:
