@@ -126,7 +126,7 @@ class Objective(nn.Module):
         ids: the data-set indices of the batch, which address the noise of each example where a network has such; with
             them the loss of an example does not depend on its place in the batch.
         """
-        ids = torch.arange(len(x), device=x.device) if ids is None else ids
+        ids = torch.arange(len(x), device=x.device) if ids is None else ids.to(x.device)
         x_adv = x if self.adversary is None else self.attacked(self.adversary, x, y, ids, step)
         self.parts = {}
         total = self.task_loss(x, x_adv, y, ids, step)
