@@ -4,7 +4,7 @@ In the paper: docs/equations.md.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int64
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graddiv.attacks import EOT, PGD
 from graddiv.directions import GradDiv
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import in_bytes, per_example, radius_of
 from graddiv.losses import ce
 from graddiv.networks import GaussianNetwork, RandomizedNetwork
@@ -102,6 +102,8 @@ class Objective(nn.Module):
             )
         if examples < 1:
             raise GradDivError(f"examples is {examples}, expected the size of the training set")
+        if at not in get_args(Place):
+            raise unknown("at", at, get_args(Place))
         if at == "adversarial" and adversary is None:
             raise GradDivError("at is 'adversarial', which needs an adversary: adversary=Adversary(epsilon)")
         self.F, self.examples, self.seed, self.steps = F, examples, seed, steps

@@ -114,6 +114,8 @@ def test_mistakes_are_told() -> None:
             Objective(bayesian(convnet(), 0.1), examples=0)
         with pytest.raises(GradDivError, match="needs an adversary"):
             Objective(bayesian(convnet(), 0.1), examples=6, at="adversarial")
+        with pytest.raises(GradDivError, match=r"unknown at 'adverserial', did you mean 'adversarial'\?"):
+            Objective(bayesian(convnet(), 0.1), examples=6, adversary=Adversary(0.1), at="adverserial")
         with pytest.raises(GradDivError, match="epsilon is -1"):
             Adversary(-1)
         with pytest.raises(GradDivError, match=r"epsilon is 8, expected from 0 to 1, .*: 8/255 = 0\.03137 perhaps"):
