@@ -237,11 +237,13 @@ def starting_point(path: Path) -> dict[str, str]:
 
 def state_hash(state: "Mapping[str, Tensor]") -> str:
     """sha256 over the names, shapes and values of parameters and buffers."""
+    import torch
+
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
         digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        digest.update(tensor.numpy().data)
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)  # as bytes: NumPy knows no bfloat16
     return digest.hexdigest()
 
 
