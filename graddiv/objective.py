@@ -16,8 +16,7 @@ from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import in_bytes, per_example, radius_of
 from graddiv.losses import ce
 from graddiv.networks import GaussianNetwork, RandomizedNetwork
-from graddiv.networks.randomized import neighbours
-from graddiv.rules import Minibatch, Rules, WithKL
+from graddiv.rules import Minibatch, Rules, WithKL, neighbours
 from graddiv.seeding import fold, uniform
 
 Place = Literal["clean", "adversarial"]

@@ -97,7 +97,7 @@ class GradientNoiseRecord(MeasurementRecord):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NearbyRecord(MeasurementRecord):
-    """How concentrated the margin's gradients are at growing distances from each example."""
+    """How concentrated the soft margin's gradients are at growing distances from each example."""
 
     kind: ClassVar[str] = "nearby"
     named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
