@@ -232,6 +232,10 @@ def network_of(path: Path) -> "dict[str, Tensor]":
 
 def starting_point(path: Path) -> dict[str, str]:
     """What a recipe says of the network it starts from: where it lies, and the hash that tells it from others."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise GradDivError(f"the path {str(path)!r} is no UTF-8, expected one that a recipe can hold") from None
     return {"path": str(path), "sha256": state_hash(network_of(path))}
 
 

@@ -124,3 +124,11 @@ def test_the_hash_of_a_network_stays_what_it_was() -> None:
         "d": torch.tensor([True]),
     }
     assert state_hash(values).startswith("81057b6133d69823")
+
+
+def test_a_path_that_no_recipe_can_hold_is_refused(trained_run: Run) -> None:
+    odd = trained_run.path.rename(trained_run.path.with_name("run\udc80"))  # a byte that is no UTF-8
+    with pytest.raises(
+        GradDivError, match=r"the path '\S+run\\udc80' is no UTF-8, expected one that a recipe can hold"
+    ):
+        starting_point(odd)
