@@ -4,7 +4,7 @@ In the paper: docs/equations.md.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int64
@@ -12,12 +12,11 @@ from torch import Tensor, nn
 
 from graddiv.attacks import EOT, PGD
 from graddiv.directions import GradDiv
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, unknown
 from graddiv.geometry import in_bytes, per_example, radius_of
 from graddiv.losses import ce
 from graddiv.networks import GaussianNetwork, RandomizedNetwork
-from graddiv.networks.randomized import neighbours
-from graddiv.rules import Minibatch, Rules, WithKL
+from graddiv.rules import Minibatch, Rules, WithKL, neighbours
 from graddiv.seeding import fold, uniform
 
 Place = Literal["clean", "adversarial"]
@@ -102,6 +101,8 @@ class Objective(nn.Module):
             )
         if examples < 1:
             raise GradDivError(f"examples is {examples}, expected the size of the training set")
+        if at not in get_args(Place):
+            raise unknown("at", at, get_args(Place))
         if at == "adversarial" and adversary is None:
             raise GradDivError("at is 'adversarial', which needs an adversary: adversary=Adversary(epsilon)")
         self.F, self.examples, self.seed, self.steps = F, examples, seed, steps
@@ -126,7 +127,7 @@ class Objective(nn.Module):
         ids: the data-set indices of the batch, which address the noise of each example where a network has such; with
             them the loss of an example does not depend on its place in the batch.
         """
-        ids = torch.arange(len(x), device=x.device) if ids is None else ids
+        ids = torch.arange(len(x), device=x.device) if ids is None else ids.to(x.device)
         x_adv = x if self.adversary is None else self.attacked(self.adversary, x, y, ids, step)
         self.parts = {}
         total = self.task_loss(x, x_adv, y, ids, step)

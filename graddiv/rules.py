@@ -6,6 +6,7 @@ Torch is imported when a loss is computed: settings of defenses have these rules
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from graddiv.networks import RandomizedNetwork
@@ -57,3 +58,13 @@ class WithKL(Rules):
 
         assert isinstance(F, GaussianNetwork)
         return {"kl": self.alpha_kl / examples * F.kl()}
+
+
+def neighbours(b: int, device: "torch.device") -> "Tensor":
+    """For each row of a batch of b another one: its neighbour, as training visits the examples in random order anyway.
+
+    So an example meets the same one however many processes share the batch, if each has an even number of rows.
+    """
+    import torch
+
+    return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)

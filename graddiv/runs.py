@@ -232,16 +232,22 @@ def network_of(path: Path) -> "dict[str, Tensor]":
 
 def starting_point(path: Path) -> dict[str, str]:
     """What a recipe says of the network it starts from: where it lies, and the hash that tells it from others."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        raise GradDivError(f"the path {str(path)!r} is no UTF-8, expected one that a recipe can hold") from None
     return {"path": str(path), "sha256": state_hash(network_of(path))}
 
 
 def state_hash(state: "Mapping[str, Tensor]") -> str:
     """sha256 over the names, shapes and values of parameters and buffers."""
+    import torch
+
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
         digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        digest.update(tensor.numpy().data)
+        digest.update(tensor.flatten().view(torch.uint8).numpy().data)  # as bytes: NumPy knows no bfloat16
     return digest.hexdigest()
 
 

@@ -1,3 +1,4 @@
+import tomllib
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from graddiv.errors import GradDivError
 from graddiv.experiment import parse
 from graddiv.experiment.cost import BESIDES, work_of_steps
+from graddiv.experiment.schema import StartSection
 from graddiv.networks import architecture
 from graddiv.recipes import recipe
 from graddiv.registries import ARCHITECTURES
@@ -123,3 +125,20 @@ def test_an_adversary_of_several_models_in_the_second_stage_costs_its_passes_the
     one, five = (work_of_steps(recipe("mnist/adv-bnn+control", "quick", [f"stages.0.adversary_n={n}"])) for n in (1, 5))
     passes = 2 * 5 + recipe("mnist/adv-bnn", "quick").defense.passes
     assert five / one == pytest.approx((15 * passes + 3 * 4 * 2 * 5) / (15 * passes))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "\N{GRINNING FACE}",
+        "M\N{LATIN SMALL LETTER U WITH DIAERESIS}ller",
+        'a "b" \\c \\ud83d',
+        "".join(map(chr, range(1, 160))),
+    ],
+    ids=["emoji", "letters", "quotes", "control characters"],
+)
+def test_a_path_of_any_characters_is_read_again(name: str) -> None:
+    e = recipe("mnist/adv-bnn", "quick")
+    start = StartSection(path=f"/runs/{name}", sha256="0" * 64)
+    e = e.model_copy(update={"network": e.network.model_copy(update={"start": start})})
+    assert tomllib.loads(e.to_toml())["network"]["from"]["path"] == f"/runs/{name}"

@@ -5,9 +5,19 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import graddiv
-from graddiv import Adversary, GradDiv, GradDivError, GradDivWarning, Objective, bayesian, randomize
+from graddiv import (
+    Adversary,
+    GradDiv,
+    GradDivError,
+    GradDivWarning,
+    Objective,
+    RandomizedNetwork,
+    bayesian,
+    randomize,
+)
 from graddiv.attacks import EOT, PGD
 from graddiv.extras import EXTRAS, explained, require
+from graddiv.rules import Minibatch, Rules
 from graddiv.seeding import fold
 from tests.helpers import (
     STOCHASTIC,
@@ -42,6 +52,18 @@ def test_every_network_is_trained_by_it_and_no_global_state_moves(kind: str) -> 
     assert not torch.equal(first, later)
     first.backward()
     assert any(p.grad is not None and p.grad.abs().sum() > 0 for p in F.parameters())
+
+
+def test_ids_may_lie_on_another_device_than_the_images() -> None:
+    """On the meta device, which every machine has: it knows no values, but it has shapes and a place."""
+
+    class Probe(Rules):
+        def losses(self, F: RandomizedNetwork, batch: Minibatch) -> torch.Tensor:
+            assert batch.ids.device == batch.x.device
+            return batch.x.flatten(1).sum(1)
+
+    objective = Objective(network("rse").to("meta"), examples=6, rules=Probe())
+    assert objective(X.to("meta"), Y.to("meta"), step=0, ids=torch.arange(6)).device.type == "meta"
 
 
 def test_sigma_learns() -> None:
@@ -92,6 +114,8 @@ def test_mistakes_are_told() -> None:
             Objective(bayesian(convnet(), 0.1), examples=0)
         with pytest.raises(GradDivError, match="needs an adversary"):
             Objective(bayesian(convnet(), 0.1), examples=6, at="adversarial")
+        with pytest.raises(GradDivError, match=r"unknown at 'adverserial', did you mean 'adversarial'\?"):
+            Objective(bayesian(convnet(), 0.1), examples=6, adversary=Adversary(0.1), at="adverserial")
         with pytest.raises(GradDivError, match="epsilon is -1"):
             Adversary(-1)
         with pytest.raises(GradDivError, match=r"epsilon is 8, expected from 0 to 1, .*: 8/255 = 0\.03137 perhaps"):

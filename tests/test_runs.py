@@ -9,7 +9,7 @@ from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.networks import Dirac, architecture
 from graddiv.recipes import recipe
-from graddiv.runs import FORMAT, Run, load_state, network_of
+from graddiv.runs import FORMAT, Run, load_state, network_of, starting_point, state_hash
 from graddiv.training import train
 from tests.training.helpers import loader, tiny
 
@@ -98,3 +98,37 @@ def test_the_checkpoint_of_another_network() -> None:
     load_state(other, state, Path("here"))
     with pytest.raises(GradDivError, match="more has shape \\(1,\\) there, expected None"):
         load_state(other, state | {"more": torch.zeros(1)}, Path("here"))
+
+
+def test_a_network_in_bfloat16_is_hashed_and_then_refused(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path, F = tmp_path / "brain.safetensors", tiny("mnist/adv-train").build()
+    state = {name: t.bfloat16() if t.is_floating_point() else t for name, t in F.state_dict().items()}
+    save_file(state, path)
+    assert starting_point(path) == {"path": str(path), "sha256": state_hash(state)}
+    name = next(iter(state))
+    assert starting_point(path)["sha256"] != state_hash(state | {name: state[name] + 1})
+    with pytest.raises(
+        GradDivError, match=r"brain\.safetensors: \S+ is of type torch\.bfloat16, expected torch\.float32"
+    ):
+        load_state(F, network_of(path), path)
+
+
+def test_the_hash_of_a_network_stays_what_it_was() -> None:
+    """Recipes name networks by it."""
+    values = {
+        "a": torch.arange(6.0).view(2, 3),
+        "b": torch.tensor(3),
+        "c": torch.zeros(2, 0),
+        "d": torch.tensor([True]),
+    }
+    assert state_hash(values).startswith("81057b6133d69823")
+
+
+def test_a_path_that_no_recipe_can_hold_is_refused(trained_run: Run) -> None:
+    odd = trained_run.path.rename(trained_run.path.with_name("run\udc80"))  # a byte that is no UTF-8
+    with pytest.raises(
+        GradDivError, match=r"the path '\S+run\\udc80' is no UTF-8, expected one that a recipe can hold"
+    ):
+        starting_point(odd)

@@ -155,6 +155,7 @@ class _RecordingView(View):
     def __init__(self, view: View) -> None:
         self.view, self.cost = view, view.cost
         self.fresh, self.prefix = view.fresh, view.prefix
+        self.probabilities, self.n = view.probabilities, view.n
 
     @property
     def random(self) -> bool:

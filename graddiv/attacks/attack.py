@@ -118,7 +118,7 @@ class Attack(ABC):
             raise GradDivError(f"{self.name} was given {len(starts)} starts, but begins where it likes: use SPGD")
         view, x0, y = self._taken(view, x0, y)
         radius = self._checked(x0, y, epsilon)
-        ids = torch.arange(len(x0), device=x0.device) if ids is None else ids
+        ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
         if len(x0) == 0:
             return x0.clone()
         done, total = 0, self.restarts * self.iterations

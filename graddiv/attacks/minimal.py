@@ -92,7 +92,7 @@ class MinimalAttack(Attack):
         radius = torch.full_like(self._checked(x0, y, 0.0), math.inf)
         if len(x0) == 0:
             return x0.clone()
-        ids = torch.arange(len(x0), device=x0.device) if ids is None else ids
+        ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
         problem = Problem(view, x0, y, radius, ids, self.seed, lambda: None)
         width = self.geometry.bounds[1] - self.geometry.bounds[0]
         found: list[Tensor] = []

@@ -136,4 +136,4 @@ def along_the_attack(
     view: View, x0: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], epsilon: float, geometry: Geometry
 ) -> Float[Tensor, "b ..."]:
     """Return where a short attack leads: noise at x0 says little about noise where the adversary is going."""
-    return StochasticPGD(geometry, m=PATH_STEPS, seed=view.seed if isinstance(view, EOT) else 0)(view, x0, y, epsilon)
+    return StochasticPGD(geometry, m=PATH_STEPS)(view, x0, y, epsilon)

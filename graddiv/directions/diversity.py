@@ -197,7 +197,8 @@ class _WithGradient(torch.autograd.Function):
 
 
 def _check_arguments(F: RandomizedNetwork, x: Tensor, y: Tensor) -> None:
-    if any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in F.modules()):
+    modules = F.modules() if isinstance(F, nn.Module) else ()
+    if any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in modules):
         raise GradDivError(
             "the network is compiled with torch.compile, which has no double backward, and GradDiv differentiates "
             "gradients: pass the module as it was before torch.compile"

@@ -18,14 +18,17 @@ aten = torch.ops.aten
 
 
 class _InputsOnly:
-    """Whether the backward pass under way wants gradients of inputs alone: a Function cannot see that by itself."""
+    """Whether the backward pass under way is one of `inputs_only`."""
 
     active = False
 
 
 @contextmanager
 def inputs_only() -> Iterator[None]:
-    """Spare convolutions the gradient of their weights in the backward pass inside, where nobody asks for it."""
+    """Spare convolutions the gradient of their weights in the backward pass inside, where nobody asks for it.
+
+    Weights and biases that are computed from the input keep theirs.
+    """
     before, _InputsOnly.active = _InputsOnly.active, True
     try:
         yield
@@ -47,11 +50,19 @@ class _Conv2d(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
         nothing = (None,) * len(ctx.geometry)
-        if _InputsOnly.active:
+        if _InputsOnly.active and not any(_is_visited(node) for node, _ in ctx.next_functions[1:]):
             dx: Tensor = _Conv2dInputGradient.apply(upstream[0], w, x, *ctx.geometry)  # type: ignore[no-untyped-call]
             return dx, None, None, *nothing
         mask = list(ctx.needs_input_grad[:3])
         return *aten.convolution_backward(upstream[0], x, w, ctx.bias_sizes, *ctx.geometry, mask), *nothing
+
+
+def _is_visited(node: Any) -> bool:
+    """Whether the backward pass under way goes on to this node of the graph."""
+    try:
+        return node is not None and torch._C._will_engine_execute_node(node)
+    except RuntimeError:  # torch says so of a leaf that the derivative is asked for
+        return True
 
 
 class _Conv2dInputGradient(torch.autograd.Function):
@@ -118,18 +129,24 @@ class efficient_double_backward(TorchFunctionMode):  # noqa: N801 -- used like a
     ) -> Any:
         kwargs = kwargs or {}
         replacement = _REPLACEMENTS.get(function)
-        if replacement is None or args[0].dim() != 4:
+        if replacement is None or (args[0] if args else kwargs["input"]).dim() != 4:
             return function(*args, **kwargs)
         return replacement(*args, **kwargs)
 
 
 def _conv2d(
-    x: Tensor, weight: Tensor, bias: Any = None, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
 ) -> Tensor:
     if isinstance(padding, str):
-        return torch.conv2d(x, weight, bias, stride, padding, dilation, groups)
+        return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     geometry = _pair(stride), _pair(padding), _pair(dilation), False, [0, 0], groups
-    y: Tensor = _Conv2d.apply(x, weight, bias, *geometry)  # type: ignore[no-untyped-call]
+    y: Tensor = _Conv2d.apply(input, weight, bias, *geometry)  # type: ignore[no-untyped-call]
     return y
 
 

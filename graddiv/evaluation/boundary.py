@@ -9,7 +9,7 @@ from torch import Tensor
 
 from graddiv.attacks import EOT, PGD
 from graddiv.evaluation.batches import Advance, Job
-from graddiv.evaluation.prediction import models_of, predict
+from graddiv.evaluation.prediction import count_models, models_of, predict
 from graddiv.evaluation.target import Target
 from graddiv.geometry import per_example
 from graddiv.networks import running_statistics
@@ -41,11 +41,12 @@ def boundary_job(
     directory: where the record is stored; None for nowhere.
     epsilon: the l_inf radius of the attacks.
     examples: how many examples, the first ones, are shown.
-    models: how many sample models are shown; one for a deterministic network.
+    models: how many sample models are shown; all there are where the network has fewer, such as a small ensemble.
     grid: points along each axis; odd, so that the image itself is one of them.
     n, m: sample models in each iteration of the attacks, and iterations.
     """
-    target, models = target.first(examples), models if target.random else 1
+    target = target.first(examples)
+    models = min(models, count_models(target.F, max(models, target.n_ensemble)))
     attack = PGD(m=m, random_start=True)
     low, high = attack.geometry.bounds
     coordinates = torch.linspace(-REACH, REACH, grid, dtype=torch.float64)

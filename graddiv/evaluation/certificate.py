@@ -1,4 +1,4 @@
-"""Votes of sample models: predictions that abstain, and the radii that randomized smoothing certifies."""
+"""Votes of sample models: their winner, or none, and the radii that randomized smoothing certifies."""
 
 from pathlib import Path
 from typing import NamedTuple
@@ -25,7 +25,7 @@ CHOOSING = 100
 """Draws that choose the class, apart from those that bound its share."""
 
 ALPHA = 0.001
-"""How often a certificate, or a prediction that does not abstain, may be wrong by bad luck of the draws."""
+"""How often a certificate may be wrong by bad luck of the draws."""
 
 
 class Certificate(NamedTuple):
@@ -53,7 +53,7 @@ def certify(
     """
     from scipy.stats import beta
 
-    _check(n, alpha)
+    _check(n, choosing, alpha)
     winner = votes(F, x, choosing, fold(seed, "choosing")).argmax(1)
     counts = votes(F, x, n, fold(seed, "counting")).gather(1, winner[:, None]).squeeze(1).cpu().numpy()
     share = torch.from_numpy(np.where(counts > 0, beta.ppf(alpha, np.maximum(counts, 1), n - counts + 1), 0.0))
@@ -62,23 +62,6 @@ def certify(
     sigma = F.sigma if isinstance(F, GaussianSmoothing) else 0.0
     radius = torch.where(sure, sigma * torch.special.ndtri(share.clamp(0.5, 1 - 1e-15)), 0.0)
     return Certificate(torch.where(sure, winner, ABSTAIN), share, radius)
-
-
-def vote(
-    F: RandomizedNetwork, x: Tensor, *, n: int = DRAWS, alpha: float = ALPHA, seed: int = 0
-) -> Int64[Tensor, " b"]:
-    """argmax of the votes of n sample models, or ABSTAIN where the first two may be as likely.
-
-    That is decided by a two-sided binomial test at level alpha, so that with probability 1 - alpha the answer is the
-    class that most sample models vote for.
-    """
-    from scipy.stats import binom
-
-    _check(n, alpha)
-    counts = votes(F, x, n, fold(seed, "voting"))
-    (first, second), winner = counts.topk(2, 1).values.cpu().numpy().T, counts.argmax(1)
-    chance = np.minimum(1.0, 2 * binom.sf(first - 1, first + second, 0.5))
-    return torch.where(torch.from_numpy(chance <= alpha).to(x.device), winner, ABSTAIN)
 
 
 def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "b c"]:
@@ -96,7 +79,7 @@ def certificate_job(
     target: Target, directory: Path | None = None, *, draws: int = DRAWS, choosing: int = CHOOSING
 ) -> Job[CertificateRecord]:
     """Certify every example; the arrays are those of a `Certificate`, and whether the winner is the true class."""
-    _check(draws, ALPHA)
+    _check(draws, choosing, ALPHA)
     sigma = target.F.sigma if isinstance(target.F, GaussianSmoothing) else 0.0
     settings = {"draws": draws, "choosing": choosing, "alpha": ALPHA, "sigma": sigma}
     seed = fold(target.seed, "certificate")
@@ -108,6 +91,9 @@ def certificate_job(
     return target.job(CertificateRecord, settings, directory, measure, work=float(draws + choosing))
 
 
-def _check(n: int, alpha: float) -> None:
-    if n < 1 or not 0 < alpha < 1:
-        raise GradDivError(f"n is {n} and alpha {alpha}, expected at least one draw and a probability between 0 and 1")
+def _check(n: int, choosing: int, alpha: float) -> None:
+    if n < 1 or choosing < 1 or not 0 < alpha < 1:
+        raise GradDivError(
+            f"n is {n}, choosing {choosing} and alpha {alpha}, "
+            "expected at least one draw of each and a probability between 0 and 1"
+        )

@@ -214,4 +214,4 @@ def _cosine(a: Float[Tensor, "k ..."], b: Float[Tensor, "k ..."]) -> Float[Tenso
 def _mean(values: Float[Tensor, " k"]) -> Float[Tensor, ""]:
     """Over those that are numbers; 1 where none is."""
     there = values[values.isfinite()]
-    return there.mean() if len(there) else torch.ones((), dtype=values.dtype)
+    return there.mean() if len(there) else values.new_ones(())

@@ -10,7 +10,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.losses import soft_margin
-from graddiv.networks import SampleModel
+from graddiv.networks import SampleModel, running_statistics
 
 
 @dataclass
@@ -63,7 +63,7 @@ def dying_layer(
     None where the gradient is lost outside of any layer, in code of the module's own `forward`.
     """
     watch = _Watch()
-    with torch.enable_grad(), watch.of(module):
+    with torch.enable_grad(), running_statistics(module), watch.of(module):
         s = soft_margin(f(x.detach().requires_grad_()), y).sum()
     for call in reversed(watch.calls):
         if _arrives(s, call.after) and not _arrives(s, call.before):

@@ -6,9 +6,27 @@ from torch import Tensor
 
 from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork, running_statistics
-from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, logits_from, models_of, predict, score
+from graddiv.networks.prediction import (
+    N_ENSEMBLE,
+    Prediction,
+    Rule,
+    count_models,
+    logits_from,
+    models_of,
+    predict,
+    score,
+)
 
-__all__ = ["N_ENSEMBLE", "Prediction", "Rule", "accuracy_by_size", "models_of", "predict", "probabilities"]
+__all__ = [
+    "N_ENSEMBLE",
+    "Prediction",
+    "Rule",
+    "accuracy_by_size",
+    "count_models",
+    "models_of",
+    "predict",
+    "probabilities",
+]
 
 
 def probabilities(F: RandomizedNetwork, x: Float[Tensor, "b ..."], n: int, seed: int) -> Float64[Tensor, "models b c"]:

@@ -11,7 +11,7 @@ from torch import Tensor
 from graddiv.attacks import PGD, Given
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Advance, Job
-from graddiv.evaluation.prediction import models_of
+from graddiv.evaluation.prediction import count_models, models_of
 from graddiv.evaluation.target import Target
 from graddiv.networks import running_statistics
 from graddiv.records import TransferRecord
@@ -37,7 +37,7 @@ def transfer_job(
     target: the network, which must be random, and its examples.
     directory: where the record is stored; None for nowhere.
     epsilon: the l_inf radius of PGD.
-    k: how many sample models; at least 2.
+    k: how many sample models; at least 2.  A network of fewer, all equally likely, has each once in the matrix.
     m: iterations of PGD.
     """
     if not target.random or k < 2:
@@ -53,13 +53,14 @@ def transfer_job(
         with running_statistics(target.F), torch.no_grad():
             for i, f in enumerate(models_of(target.F, k, seed)):
                 sources.append(attack(Given([f]), x, y, epsilon, ids=ids))
-                advance(share * (i + 1) / k)
+                advance(share * (i + 1) / models)
             for j, f in enumerate(models_of(target.F, k, seed)):
                 # in the batches in which they were attacked: a foreign sample model may depend on the batch
                 right.append(torch.stack([f(x_adv).argmax(1) == y for x_adv in sources], 1))
-                advance(share + (1 - share) * (j + 1) / k)
+                advance(share + (1 - share) * (j + 1) / models)
         return {"right": torch.stack(right, 2)}
 
-    work = 2.0 * k * m + k * k
-    share = 2.0 * k * m / work
+    models = count_models(target.F, k)
+    work = 2.0 * models * m + models * models
+    share = 2.0 * models * m / work
     return target.job(TransferRecord, settings, directory, measure, work=work)

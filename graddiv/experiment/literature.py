@@ -7,7 +7,7 @@ from pydantic import Field
 
 from graddiv.experiment.defense import Defense
 from graddiv.experiment.fields import Count, NotNegative, Positive, Real, Share
-from graddiv.rules import Minibatch
+from graddiv.rules import Minibatch, neighbours
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -66,7 +66,6 @@ class EnsembleSection(Defense):
         from graddiv.directions.distillation import Distillation, dverge_losses
         from graddiv.losses import ce
         from graddiv.networks import EnsembleNetwork, adp_diversity
-        from graddiv.networks.randomized import neighbours
 
         assert isinstance(F, EnsembleNetwork)
         x, y = self._with_input_noise(batch), batch.y

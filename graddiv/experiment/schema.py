@@ -258,15 +258,21 @@ def _with_sections(defenses: tuple[tuple[str, type[Defense]], ...]) -> type[Expe
 
 
 def _toml(table: Mapping[str, Any], prefix: str = "") -> str:
-    """A table as TOML: its values, which TOML writes as JSON does, then the tables in it."""
+    """A table as TOML: its values, then the tables in it."""
     nested = {k: v for k, v in table.items() if isinstance(v, dict) or (v and isinstance(v, list) and _is_table(v[0]))}
-    lines = [f"{key} = {json.dumps(value)}\n" for key, value in table.items() if key not in nested and value != []]
+    lines = [f"{key} = {_toml_value(value)}\n" for key, value in table.items() if key not in nested and value != []]
     for key, value in nested.items():
         name = f"{prefix}{key}"
         for part in value if isinstance(value, list) else [value]:
             heading = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
             lines.append(f"\n{heading}\n{_toml(part, f'{name}.')}")
     return "".join(lines)
+
+
+def _toml_value(value: object) -> str:
+    """A value that is no table, which TOML writes as JSON does."""
+    text = json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of escapes for one character
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
 
 
 def _is_table(value: object) -> bool:

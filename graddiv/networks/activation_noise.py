@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
@@ -25,7 +24,7 @@ class ActivationNoise(Site):
 
     def __init__(self, layer: nn.Module, alpha: float) -> None:
         super().__init__(layer)
-        self.alpha = nn.Parameter(torch.tensor(alpha, dtype=next(layer.parameters()).dtype))
+        self.alpha = nn.Parameter(next(layer.parameters()).new_tensor(alpha))
 
     def perturbed(self, h: Float[Tensor, "b ..."], noise: Float[Tensor, "r ..."]) -> Float[Tensor, "b ..."]:
         std = (h.flatten(1).var(1, correction=0) + TINY).sqrt()

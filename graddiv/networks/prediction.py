@@ -3,7 +3,7 @@
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
@@ -55,12 +55,24 @@ def models_of(F: "RandomizedNetwork", n: int, seed: int) -> "Iterator[SampleMode
         yield f
 
 
+def count_models(F: "RandomizedNetwork", n: int) -> int:
+    """Return how many sample models `models_of` yields where n are asked for."""
+    few = _few_noises(F, n)
+    return len(few) if few is not None else n if F.random else 1
+
+
 def _noises(F: "RandomizedNetwork", n: int, seed: int) -> "Iterator[Noise]":
-    support = F.support()
-    if support is not None and len(support.noises) <= n and support.is_uniform:
-        yield from support.noises
+    few = _few_noises(F, n)
+    if few is not None:
+        yield from few
     else:
         yield from (F.draw(fold(seed, "model", i)) for i in range(n if F.random else 1))
+
+
+def _few_noises(F: "RandomizedNetwork", n: int) -> "Sequence[Noise] | None":
+    """Return every value of the noise, where there are at most n, all equally likely."""
+    support = F.support()
+    return support.noises if support is not None and len(support.noises) <= n and support.is_uniform else None
 
 
 def predict(

@@ -287,14 +287,6 @@ def check_rows(rows: int, batch: int) -> None:
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
 
 
-def neighbours(b: int, device: torch.device) -> Int64[Tensor, " b"]:
-    """For each row of a batch of b another one: its neighbour, as training visits the examples in random order anyway.
-
-    So an example meets the same one however many processes share the batch, if each has an even number of rows.
-    """
-    return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)
-
-
 def opposite(noise: Noise) -> dict[str, Tensor]:
     """-noise, tensor by tensor: as likely as `noise` where the law is symmetric around 0."""
     if isinstance(noise, int):

@@ -123,7 +123,7 @@ def place(module: nn.Module, sites: Mapping[str, S], input_shape: Sequence[int])
     except RuntimeError as error:
         remove(module, sites)
         raise GradDivError(f"input_shape is {tuple(input_shape)}, which the module does not take: {error}") from error
-    except GradDivError:
+    except Exception:
         remove(module, sites)
         raise
 

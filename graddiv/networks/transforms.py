@@ -131,7 +131,7 @@ def resize_and_pad(
         places = [Stretch(0, size, to, r) for to in range(canvas - r + 1)]
         outcomes += [(top, left) for top in places for left in places]
         probabilities += [1 / len(sizes) / len(places) ** 2] * len(places) ** 2
-    return TransformNetwork(module, outcomes, torch.tensor(probabilities).double(), size, canvas, padding)
+    return TransformNetwork(module, outcomes, torch.tensor(probabilities, dtype=torch.float64), size, canvas, padding)
 
 
 def random_crops(module: nn.Module, input_shape: Sequence[int], *, margin: int = 2) -> TransformNetwork:

@@ -74,6 +74,11 @@ def wca(module: nn.Module, input_shape: Sequence[int], *, features: int = 32) ->
         like = last.weight
         projection = nn.Linear(last.in_features, features).to(like.device, like.dtype)
         head = HeadNoise(nn.Linear(features, last.out_features).to(like.device, like.dtype))
-    replace(module, {last: nn.Sequential(projection, head.layer)})
-    shapes = place(module, {f"{name}.1": head}, input_shape)
+    both = nn.Sequential(projection, head.layer)
+    replace(module, {last: both})
+    try:
+        shapes = place(module, {f"{name}.1": head}, input_shape)
+    except Exception:
+        replace(module, {both: last})
+        raise
     return WCANetwork(module, {f"{n}.noise": shape for n, shape in shapes.items()}, head)

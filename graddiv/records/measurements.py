@@ -97,7 +97,7 @@ class GradientNoiseRecord(MeasurementRecord):
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NearbyRecord(MeasurementRecord):
-    """How concentrated the margin's gradients are at growing distances from each example."""
+    """How concentrated the soft margin's gradients are at growing distances from each example."""
 
     kind: ClassVar[str] = "nearby"
     named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
@@ -216,11 +216,11 @@ class TransferRecord(MeasurementRecord):
     named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
 
     k: int
-    """Sample models, each of them source and target."""
+    """Sample models asked for, each of them source and target; a small ensemble has fewer, and `right` with it."""
     epsilon: float
     m: int
     alpha: float
-    right: Bool[np.ndarray, "b k k"]
+    right: Bool[np.ndarray, "b models models"]
 
     @property
     def accuracies(self) -> TransferSummary:

@@ -28,7 +28,8 @@ def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, f
     """The paper's measures of concentration, means over the first training images, from n = 3 gradients each.
 
     `usable` is the share of images of which all gradients have a direction; where it is 0, it stands alone.  `norm` is
-    the gradients' mean length, of which the measures know nothing: R may disperse directions and change lengths.
+    the mean length of these gradients of the soft margin, of which the measures know nothing: R may disperse directions
+    and change lengths.
     """
     probe, count = min(PROBE, len(data)), 0
     measures = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
@@ -44,7 +45,7 @@ def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, f
 
 
 def _gradients(F: RandomizedNetwork, data: Dataset, rows: slice, seed: int) -> Float[Tensor, "n b ..."]:
-    """grad_x CE(f_i(x), y) of sample models f_i, other ones at each seed, at these training images."""
+    """grad_x s(f_i(x), y), s the soft margin, of sample models f_i, other ones at each seed, at training images."""
     x, y = data.batch(rows)
     x, y = channels_last(x.to(F.device)), y.to(F.device)
     with torch.no_grad(), running_statistics(F):

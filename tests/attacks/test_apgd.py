@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from graddiv import GradDivError, bayesian
-from graddiv.attacks import EOT, Fixed, Given
+from graddiv.attacks import EOT, Exact, Fixed, Given
 from graddiv.attacks.apgd import APGD, _RecordingView
 from graddiv.geometry import L2, Geometry, Linf
-from graddiv.networks import SampleModel
+from graddiv.networks import SampleModel, ensemble
 from tests.attacks.test_pgd import GEOMETRIES, linear, views
-from tests.helpers import convnet, images, labels, network, no_type_checks
+from tests.helpers import convnet, images, labels, network, no_type_checks, siblings
 
 ATTACKS = [APGD(m=5), APGD(L2(), "dlr", m=5), APGD(m=2, restarts=2)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
@@ -136,3 +136,11 @@ def test_a_recording_view_shows_what_the_view_it_wraps_shows() -> None:
         assert recording.random == view.random
         assert recording.label("PGD") == view.label("PGD")
         assert recording.cost is view.cost
+
+
+def test_a_recording_view_weights_models_by_their_probabilities() -> None:
+    view = Exact(ensemble(siblings(convnet(), 3), [0.9, 0.05, 0.05]))
+    recording, x, y = _RecordingView(view), images(4), labels(4)
+    assert recording.n == view.n == 3
+    for ours, theirs in zip(recording.gradient(0, x, y), view.gradient(0, x, y), strict=True):
+        assert torch.equal(ours, theirs)

@@ -1,6 +1,8 @@
 """What every attack promises, whatever it does inside."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -22,6 +24,7 @@ from graddiv.attacks import (
     Square,
     StochasticPGD,
 )
+from graddiv.attacks.attack import Problem
 from graddiv.geometry import L2
 from tests.helpers import convnet, images, labels, network
 
@@ -126,3 +129,23 @@ def test_odd_batches_types_and_bounds(attack: Attack) -> None:
     wide = replace(attack, geometry=type(attack.geometry)((-1.0, 1.0)))(module, 2 * images(4) - 1, labels(4), 0.5)
     assert wide.min() < -0.9
     assert wide.min() >= -1
+
+
+@pytest.mark.parametrize("call", [Attack.__call__, FAB.nearest], ids=["call", "nearest"])
+def test_ids_may_lie_on_another_device_than_the_images(
+    call: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the meta device, which every machine has: it knows no values, so the attack is stopped where it begins."""
+
+    class BegunError(Exception):
+        pass
+
+    def begin(attack: Attack, problem: Problem, *_: object) -> None:
+        assert problem.uniform("start").device == problem.x0.device
+        raise BegunError
+
+    monkeypatch.setattr(FAB, "search", begin)
+    monkeypatch.setattr(Attack, "_checked", lambda attack, x0, y, epsilon: x0.new_zeros(len(x0)))
+    x, y = images(3).to("meta"), labels(3).to("meta")
+    with pytest.raises(BegunError):
+        call(FAB(), Given([nn.Flatten()]), x, y, *(() if call is FAB.nearest else (0.1,)), ids=torch.arange(3))

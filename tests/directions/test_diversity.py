@@ -209,6 +209,8 @@ def test_bad_arguments() -> None:
             GradDiv()(F, x, y.double(), step=0)
         with pytest.raises(GradDivError, match=r"F is a Sequential.*randomize\(module\)"):
             GradDiv()(convnet(), x, y, step=0)
+        with pytest.raises(GradDivError, match="F is a BoundModel, expected a RandomizedNetwork"):
+            GradDiv()(F.bind(F.draw(0)), x, y, step=0)
 
 
 def test_gradients_that_are_not_finite_stop_with_a_sentence() -> None:

@@ -5,8 +5,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import gradcheck, gradgradcheck
 
+from graddiv import GradDiv
+from graddiv.directions import double_backward
 from graddiv.directions.double_backward import efficient_double_backward, inputs_only
 from graddiv.seeding import generator
+from tests.helpers import images, labels, network
 
 LAYERS = {
     "plain": lambda: nn.Conv2d(2, 4, 3),
@@ -18,6 +21,33 @@ LAYERS = {
     "overlapping pool": lambda: nn.MaxPool2d(3, stride=2, padding=1),
     "ceil pool": lambda: nn.MaxPool2d((2, 3), ceil_mode=True),
     "dilated pool": lambda: nn.MaxPool2d(2, stride=1, dilation=2),
+}
+
+
+class FromTheInput(nn.Module):
+    """A convolution whose weight, or whose bias, is a function of the image."""
+
+    def __init__(self, which: str) -> None:
+        super().__init__()
+        self.which, self.conv = which, nn.Conv2d(2, 4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tensors = {"weight": self.conv.weight, "bias": self.conv.bias}
+        tensors[self.which] = tensors[self.which] * x.exp().mean()
+        return nn.functional.conv2d(x, **tensors)
+
+
+class WithTheInput(nn.Module):
+    """A convolution of features with the image itself."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.functional.conv2d(x.sin(), x)
+
+
+LAYERS |= {
+    "weight from the input": lambda: FromTheInput("weight"),
+    "bias from the input": lambda: FromTheInput("bias"),
+    "the input as weight": WithTheInput,
 }
 
 
@@ -56,6 +86,30 @@ def test_without_the_shortcut_they_are_ordinary_differentiable_functions(name: s
     inputs = (x, *layer.parameters())
     assert gradcheck(function, inputs, fast_mode=True)
     assert gradgradcheck(function, inputs, fast_mode=True)
+
+
+def test_a_convolution_may_be_called_with_keywords() -> None:
+    x, w = images(2), torch.ones(3, 1, 2, 2, dtype=torch.float64)
+    with efficient_double_backward():
+        assert torch.equal(nn.functional.conv2d(input=x, weight=w), nn.functional.conv2d(x, w))
+        assert torch.equal(nn.functional.conv2d(weight=w, input=x[0]), nn.functional.conv2d(x[0], w))
+
+
+@pytest.mark.parametrize("low_memory", [False, True])
+@pytest.mark.parametrize("kind", ["bayesian", "pni", "rse"])
+def test_weights_that_noise_is_added_to_are_spared_their_gradient(
+    kind: str, low_memory: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spared, shortcut = [], double_backward._Conv2dInputGradient.apply
+
+    def counted(*arguments: object) -> Tensor:
+        spared.append(1)
+        return shortcut(*arguments)
+
+    monkeypatch.setattr(double_backward._Conv2dInputGradient, "apply", counted)
+    F, diversity = network(kind), GradDiv(n=3, low_memory=low_memory)
+    diversity(F, images(2), labels(2), step=0).backward()
+    assert len(spared) == 3 * 2  # models, and convolutions of each
 
 
 def test_other_calls_are_left_alone() -> None:

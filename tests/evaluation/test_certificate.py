@@ -8,7 +8,7 @@ from graddiv import GradDivError, pixeldp, smoothing
 from graddiv.attacks import EOT, PGD
 from graddiv.evaluation import Target
 from graddiv.evaluation.batches import run
-from graddiv.evaluation.certificate import ABSTAIN, certificate_job, certify, vote, votes
+from graddiv.evaluation.certificate import ABSTAIN, certificate_job, certify, votes
 from graddiv.geometry import L2
 from graddiv.networks import Normalize, bayesian
 from graddiv.seeding import fold, isolated
@@ -69,11 +69,10 @@ def test_the_vote_abstains_where_the_first_two_may_be_equal() -> None:
     counts = votes(F, x, 40, 0)
     assert (counts.sum(1) == 40).all()
     torn = smoothing(linear(torch.ones(36, dtype=torch.float64), -18.0), SHAPE, sigma=5.0)
-    assert (vote(torn, torch.full((2, *SHAPE), 0.5, dtype=torch.float64), n=200) == ABSTAIN).all()
+    assert (certify(torn, torch.full((2, *SHAPE), 0.5, dtype=torch.float64), n=200).label == ABSTAIN).all()
     sure = smoothing(linear(torch.ones(36, dtype=torch.float64), 100.0), SHAPE, sigma=0.1)
-    assert (vote(sure, x, n=20) == 1).all()
-    assert (vote(sure, x, n=5) == ABSTAIN).all(), "five votes are not enough at one in a thousand"
-    assert (certify(sure, x, n=5).label == ABSTAIN).all()
+    assert (certify(sure, x, n=20).label == 1).all()
+    assert (certify(sure, x, n=5).label == ABSTAIN).all(), "five votes are not enough at one in a thousand"
 
 
 def test_no_attack_beats_the_certificate() -> None:
@@ -122,8 +121,18 @@ def test_other_networks_vote_but_certify_nothing() -> None:
     found = certify(F, x, n=60)
     assert (found.radius == 0).all()
     assert (found.label != ABSTAIN).any()
-    with pytest.raises(GradDivError, match="n is 0"):
-        vote(F, x, n=0)
+    with pytest.raises(
+        GradDivError, match=r"n is 0, choosing 100 and alpha 0\.001, expected at least one draw of each"
+    ):
+        certify(F, x, n=0)
+
+
+def test_a_class_must_be_chosen_by_someone() -> None:
+    F, x, y = network("smoothing"), images(3), torch.zeros(3, dtype=torch.int64)
+    with pytest.raises(GradDivError, match=r"n is 60, choosing 0 and alpha 0\.001, expected at least one draw of each"):
+        certify(F, x, n=60, choosing=0)
+    with pytest.raises(GradDivError, match="choosing 0"):
+        certificate_job(Target.of(F, x, y), draws=60, choosing=0)
 
 
 def test_the_record_says_what_is_certified() -> None:

@@ -131,6 +131,13 @@ def test_decision_regions(kind: str) -> None:
         np.testing.assert_array_equal(record.regions[:, -1, i, j], named)
 
 
+@pytest.mark.parametrize(("kind", "there_are"), [("ensemble", 3), ("crops", 9)])
+def test_decision_regions_of_a_network_with_fewer_models_than_are_asked_for(kind: str, there_are: int) -> None:
+    [record] = run([boundary_job(small_target(kind, b=1), epsilon=0.3, models=10, grid=3, n=2, m=1)])
+    assert record.models == there_are
+    assert record.regions.shape == (1, there_are + 1, 3, 3)
+
+
 def test_measurements_resume(tmp_path: Path) -> None:
     target = small_target(b=5)
     [record] = run([concentration_job(target, tmp_path, n=3)])

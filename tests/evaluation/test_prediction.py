@@ -9,7 +9,7 @@ from graddiv.directions.moments import moments
 from graddiv.evaluation import Target
 from graddiv.evaluation.batches import run
 from graddiv.evaluation.concentration import concentration_job
-from graddiv.evaluation.prediction import accuracy_by_size, models_of, predict
+from graddiv.evaluation.prediction import accuracy_by_size, count_models, models_of, predict
 from graddiv.networks import Noise, RandomizedNetwork, Theta
 from tests.helpers import KINDS, convnet, images, labels, network
 
@@ -40,6 +40,13 @@ def test_what_is_computed_from_them_holds_no_graph(kind: str) -> None:
     assert not loss_increase(models_of(F, 2, 0), x, y, torch.zeros_like(x)).requires_grad
     found = moments(models_of(F, 2, 0), x, y)
     assert not any(value.requires_grad for value in found[1:] if isinstance(value, Tensor))
+
+
+@every_kind
+def test_models_are_counted_before_they_are_drawn(kind: str) -> None:
+    F = network(kind)
+    for n in (1, 2, 3, 12):
+        assert count_models(F, n) == len(list(models_of(F, n, 0)))
 
 
 class Doubled(RandomizedNetwork):

@@ -28,6 +28,15 @@ def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accura
                 assert record.accuracies.matrix[i, i] == pytest.approx(right.mean())
 
 
+def test_a_small_ensemble_has_each_member_once() -> None:
+    told: list[float] = []
+    job = transfer_job(small_target("ensemble", b=2), epsilon=0.3, k=5, m=2)
+    [record] = run([job], progress=lambda done, of, label: told.append(done / of))
+    assert record.right.shape == (2, 3, 3)
+    assert record.accuracies.matrix.shape == (3, 3)
+    assert told[:3] == pytest.approx([4 / 21, 8 / 21, 12 / 21])  # 3 attacks of 4 passes, then 9 answers
+
+
 def test_what_stands_off_the_diagonal() -> None:
     target = small_target(b=9, batch=4)
     [record] = run([transfer_job(target, epsilon=0.3, k=3, m=2)])

@@ -90,6 +90,15 @@ def test_rounding_and_detaching() -> None:
     assert "straight_through" in message
 
 
+def test_looking_for_the_layer_leaves_batch_norm_as_it_is() -> None:
+    module = nn.Sequential(Rounded(), nn.BatchNorm2d(1), Linear()).train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    assert any("lost in the layer 0 (Rounded)" in message for message in warned(module))
+    for name, tensor in module.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+    assert module[1].training
+
+
 def test_probabilities_and_wrong_labels() -> None:
     message, *_ = warned(nn.Sequential(Linear(), nn.Softmax(1)))
     assert "these are probabilities" in message

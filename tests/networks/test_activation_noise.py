@@ -31,6 +31,15 @@ def test_the_noise_is_alpha_standard_deviations_of_each_example_apart() -> None:
     assert torch.equal(site.perturbed(h[:1], noise[:1]), site.perturbed(h, noise)[:1])
 
 
+@pytest.mark.parametrize("where", [{"device": "meta"}, {"dtype": torch.float64}], ids=str)
+def test_alpha_is_of_the_layers_device_and_type(where: dict[str, object]) -> None:
+    layer = nn.Linear(2, 2, **where)
+    alpha = ActivationNoise(layer, 0.25).alpha
+    assert (alpha.device, alpha.dtype) == (layer.weight.device, layer.weight.dtype)
+    assert alpha.is_leaf
+    assert alpha.requires_grad
+
+
 def test_alpha_is_learned_and_a_constant_image_has_finite_gradients() -> None:
     F = pni_activations(convnet(), SHAPE, at="inputs")
     x = torch.zeros(2, *SHAPE, dtype=torch.float64, requires_grad=True)

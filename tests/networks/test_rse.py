@@ -108,3 +108,14 @@ def test_a_wrong_input_shape_is_named_and_leaves_the_module_as_it_was() -> None:
     assert len(sites(rse(module, SHAPE))) == 2
     with pytest.raises(GradDivError, match="RSE was put on it before"):
         rse(module, SHAPE)
+
+
+def test_an_error_of_the_modules_own_leaves_it_as_it_was() -> None:
+    class Picky(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            raise TypeError("images of another kind")
+
+    module = nn.Sequential(*convnet(), Picky())
+    with pytest.raises(TypeError, match="images of another kind"):
+        rse(module, SHAPE)
+    assert not sites(module)

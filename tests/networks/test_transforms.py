@@ -59,6 +59,12 @@ def test_sizes_are_equally_likely_then_places() -> None:
     assert by_size == pytest.approx({6: 0.5, 7: 0.5})
 
 
+def test_probabilities_sum_to_one_in_double_precision() -> None:
+    for shrink in (False, True):
+        p = resize_and_pad(Seen(), SHAPE, margin=3, shrink=shrink).support().probabilities
+        assert float(p.sum()) == pytest.approx(1, abs=1e-14)
+
+
 def test_few_equally_likely_crops_are_all_asked() -> None:
     F, x = random_crops(convnet(), SHAPE), images(4)
     exact = torch.stack([F.bind(noise)(x).softmax(1) for noise in F.support().noises]).mean(0)

@@ -64,6 +64,20 @@ def test_only_the_lower_triangle_counts_and_learns() -> None:
     assert F.head.factor.grad.abs().sum() > 0
 
 
+def test_a_failed_call_leaves_the_module_as_it_was() -> None:
+    module = convnet()
+    before = list(module.named_modules())
+    for _ in range(2):
+        with pytest.raises(GradDivError, match=r"input_shape is \(3, 6, 6\), which the module does not take"):
+            wca(module, (3, 6, 6), features=5)
+        assert list(module.named_modules()) == before
+    assert len(list(wca(module, SHAPE, features=5).module[-1].modules())) == 4  # the two layers, and what holds them
+    before = list(module.named_modules())
+    with pytest.raises(GradDivError, match="noise sites already"):
+        wca(module, SHAPE, features=5)
+    assert list(module.named_modules()) == before
+
+
 def test_mistakes() -> None:
     with pytest.raises(GradDivError, match="features is 0"):
         wca(convnet(), SHAPE, features=0)

@@ -62,6 +62,6 @@ def rho_nearby(comparison: Comparison) -> Figure:
         caption=(
             "One line for each training. Where gradients disperse at the clean x and agree again at a small distance, "
             f"they do so in a kink, not around x. Median ρ: {'; '.join(said)}. "
-            f"{scale(comparison, f'{shown.examples} test examples', f'{shown.n} gradients of the margin')}"
+            f"{scale(comparison, f'{shown.examples} test examples', f'{shown.n} gradients of the soft margin')}"
         ),
     )
