@@ -8,6 +8,7 @@ from torch import nn
 
 from graddiv.attacks import Attack
 from graddiv.attacks.registry import STRONG
+from graddiv.evaluation.answers import answers_file, check_answers
 from graddiv.evaluation.arguments import attacks_of, check_counts, epsilons_of, folder_of, warn_of
 from graddiv.evaluation.batches import WorkListener, writing
 from graddiv.evaluation.cell import MODES, cells, papers_cells, parse_modes
@@ -64,6 +65,7 @@ def evaluate(
     seed: of everything random.
     batch: how many images are looked at together.
     directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
+        A network that answers otherwise than the one they are of is refused.
     progress: whether to show a bar, or a function that is told of the progress.
     """
     return _evaluated(
@@ -133,6 +135,8 @@ def _evaluated(
     folder = folder_of(directory)
     warn_of(target)
     with writing(folder), listening(progress) as listener:
+        if folder is not None:
+            check_answers(target, answers_file(target, folder))
         if suite_name == STRONG and not attacks:
             wanted = strong_cells(target, radii, repeats=repeats, directory=folder, progress=listener)
         else:
