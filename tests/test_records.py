@@ -25,6 +25,7 @@ from graddiv.records import (
     read_all,
     summary,
     table,
+    table_per_epsilon,
     total,
     wilson,
 )
@@ -272,6 +273,14 @@ def test_totals_count_every_setting_of_an_attack_over_the_repeats_that_all_have(
     assert rows["PGD, m 10"].accuracy.repeats == 3
     unfinished = table([r for r in suite if r.repeat < 2 or r.label == "PGD"])
     assert [(row.accuracy.repeats, row.attacks) for row in unfinished if row.label == "Total (all attacks)"] == [(2, 3)]
+
+
+def test_a_table_is_of_one_network() -> None:
+    both = [record("PGD", parameters=name * 8) for name in "ab"]
+    with pytest.raises(GradDivError, match=r"of 2 networks, t \(aaaaaaaa\), t \(bbbbbbbb\): make a table of each"):
+        table(both)
+    with pytest.raises(GradDivError, match="make a table of each"):
+        table_per_epsilon(both)
 
 
 def test_totals_need_common_examples_and_repeats() -> None:
