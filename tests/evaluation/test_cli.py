@@ -202,4 +202,5 @@ def test_the_strong_suite_chooses_by_itself_how_many_models_it_sees(run: Path) -
     output = graddiv("attack", run, "--suite", "strong", "--passes", 8, "--examples", 3).output
     assert "SPGD" in output
     assert {record.kind for record in read_all(run / "records")} == {"attack", "gradient-noise"}
+    graddiv("measure", run, "--what", "gradient-noise", "--n", 2, "--examples", 2)
     assert all(r.n * r.m <= 8 for r in read_all(run / "records") if isinstance(r, AttackRecord) and not r.is_clean)
