@@ -15,7 +15,7 @@ import torch
 from graddiv import store
 from graddiv.auditing.card import CARD, estimate_json, read_card
 from graddiv.auditing.inputs import inputs_of
-from graddiv.auditing.model import Model, network_of, original, rescaled, settled, with_logits
+from graddiv.auditing.model import Model, dtype_of, network_of, original, rescaled, settled, with_logits
 from graddiv.auditing.numbers import Estimate, images_hash, judgement_job, three_numbers
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target
@@ -104,8 +104,8 @@ def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> N
 
 def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndarray) -> Target:
     """The network as the audit saw it, on these images."""
-    inputs = inputs_of(np.clip(x_adv, 0, 1), y)
-    low, high = (torch.as_tensor(bound, dtype=torch.float32) for bound in card["bounds"])
+    inputs = inputs_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
+    low, high = (torch.as_tensor(bound, dtype=inputs.examples.x.dtype) for bound in card["bounds"])
     low, high = (value.reshape(-1, 1, 1) if value.dim() else value for value in (low, high))
     given = network_of(model, low + (high - low) * inputs.examples.x[:2])
     F = settled(given.F, draws=card["randomness"]["random"])
