@@ -63,8 +63,8 @@ def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = 
     """
     card = read_card(path)
     home = path if path.is_dir() else path.parent
-    own = _arrays(home / "adversarial.npz", "x_adv", "x", "y")
-    x_adv = own["x_adv"] if images is None else _arrays(images, "x_adv")["x_adv"].astype(np.float32)
+    own = store.read_npz(home / "adversarial.npz", "x_adv", "x", "y")
+    x_adv = own["x_adv"] if images is None else store.read_npz(images, "x_adv")["x_adv"].astype(np.float32)
     if images is None and images_hash(x_adv) != card["x_adv_sha256"]:
         raise GradDivError(f"{home / 'adversarial.npz'} is not the file that the card was made with: its hash differs")
     check_inside(x_adv, own["x"], card)
@@ -114,18 +114,3 @@ def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndar
         F = with_logits(F)
     target = Target(F, inputs.examples, card["name"], card["inference"]["T"] if F.random else 20)
     return replace(target, seed=card["seed"] + 1)  # other draws than those that chose the images
-
-
-def _arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """These arrays of an .npz file."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in names if name in archive.files}
-    except FileNotFoundError:
-        raise GradDivError(f"there is no {path}") from None
-    except (OSError, ValueError) as error:
-        raise GradDivError(f"cannot read {path}: {error}") from None
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise GradDivError(f"{path} lacks the array {missing[0]!r}")
-    return found

@@ -118,6 +118,9 @@ def test_scoring_again_and_lowering(directory: Path, card: dict[str, Any], tmp_p
     np.savez(tmp_path / "outside.npz", x_adv=np.clip(x + 1.5 * RADIUS * towards, 0, 1))
     with pytest.raises(GradDivError, match="farther than epsilon"):
         rescore(directory, Noisy(Linear()), tmp_path / "outside.npz")
+    (tmp_path / "damaged.npz").write_bytes((tmp_path / "better.npz").read_bytes()[:-9])
+    with pytest.raises(GradDivError, match=r"cannot read .*damaged\.npz"):
+        rescore(directory, Noisy(Linear()), tmp_path / "damaged.npz")
     forged = {**card, "robust": {**card["robust"], "A_T": {"mean": 1.0, "low": 0.9, "high": 1.0, "spread": 0.0}}}
     (directory / "card.json").write_text(json.dumps(forged))
     with no_type_checks():

@@ -1,5 +1,6 @@
 """Whatever the user has is taken as it is meant, or refused by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,17 @@ def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
 def test_what_cannot_be_used_is_refused(x: Any, y: Any, options: dict[str, Any], message: str) -> None:
     with no_type_checks(), pytest.raises(GradDivError, match=message):
         inputs_of(x, y, **options)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: whole[:300] + b"?" + whole[301:], lambda _: b""]
+)
+def test_a_damaged_file_is_refused(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "xs.npz"
+    np.savez(path, x=X.numpy(), y=Y.numpy())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(GradDivError, match=r"cannot read .*xs\.npz"):
+        read_examples(str(path))
 
 
 @pytest.mark.parametrize(
