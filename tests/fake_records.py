@@ -58,7 +58,7 @@ def attack_record(
     )
 
 
-def total_record(b: int = 50) -> TotalRecord:
+def total_record(b: int = 50, **changed: Any) -> TotalRecord:
     """A Total over one attack, which half of the images did not live to see."""
     attacks = [{"label": "clean"}, {"label": "PGD"}]
     own = {name: array for name, array in arrays(b).items() if name != "images" and not name.startswith("cost_")}
@@ -66,4 +66,4 @@ def total_record(b: int = 50) -> TotalRecord:
     costs = {f"cost_{name}": 7 * there for name in ("forwards", "backwards", "draws", "choice")}
     found = {**own, **costs, "chosen": np.arange(b) % 2, "ended": np.arange(b) % 2 == 0}
     settings = {"attacks": attacks, "epsilon": 0.1, "repeat": 0, "level": 0.001, "examples": b}
-    return TotalRecord.made({**settings, **COMMON}, found, "total.record")
+    return TotalRecord.made({**settings, **COMMON, **changed}, found, "total.record")

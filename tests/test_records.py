@@ -25,6 +25,7 @@ from graddiv.records import (
     read_all,
     summary,
     table,
+    table_per_epsilon,
     total,
     wilson,
 )
@@ -253,6 +254,21 @@ def test_namesakes_are_told_apart_by_what_differs() -> None:
     assert [row.label for row in table(by_n)[:2]] == ["PGD, n 1", "PGD, n 20"]
 
 
+def test_a_namesake_that_lacks_a_setting_keeps_its_row() -> None:
+    attack = {"name": "PGD", "m": 10, "seed": 0}
+    older, newer, other = (
+        record("PGD", draw=draw, attack=attack | own)
+        for draw, own in enumerate(({}, {"random_start": True}, {"random_start": None}))
+    )
+    for records in ([older, newer, other], [newer, older, other]):
+        rows = {row.label: row for row in table(records)}
+        for label, one in (("PGD", older), ("PGD, random_start True", newer), ("PGD, random_start None", other)):
+            assert rows[label].accuracy.mean == np.mean([one.correct, one.correct_again])
+        assert rows["Total (all attacks)"].attacks == 3
+    backwards = record("PGD", draw=1, attack=dict(reversed(attack.items())))
+    assert len(table([older, backwards])) == 1, "the same settings in another order"
+
+
 def test_the_same_found_in_two_directories_is_one_repeat() -> None:
     twice = [record("PGD", repeat) for repeat in (0, 1, 0, 1)]
     assert table(twice)[0].accuracy.repeats == 2
@@ -272,6 +288,14 @@ def test_totals_count_every_setting_of_an_attack_over_the_repeats_that_all_have(
     assert rows["PGD, m 10"].accuracy.repeats == 3
     unfinished = table([r for r in suite if r.repeat < 2 or r.label == "PGD"])
     assert [(row.accuracy.repeats, row.attacks) for row in unfinished if row.label == "Total (all attacks)"] == [(2, 3)]
+
+
+def test_a_table_is_of_one_network() -> None:
+    both = [record("PGD", parameters=name * 8) for name in "ab"]
+    with pytest.raises(GradDivError, match=r"of 2 networks, t \(aaaaaaaa\), t \(bbbbbbbb\): make a table of each"):
+        table(both)
+    with pytest.raises(GradDivError, match="make a table of each"):
+        table_per_epsilon(both)
 
 
 def test_totals_need_common_examples_and_repeats() -> None:

@@ -6,7 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -192,3 +192,27 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
     path.write_text("{")
     with pytest.raises(GradDivError, match=r"cannot read .*settings\.json"):
         store.write_once_or_match(path, {})
+
+
+def test_a_damaged_npz_is_refused_by_name(tmp_path: Path) -> None:
+    path, x = tmp_path / "xs.npz", np.arange(30, dtype=np.float32)
+    np.savez_compressed(path, x=x, y=x)
+    whole = path.read_bytes()
+    assert store.read_npz(path).keys() == {"x", "y"}
+    assert store.read_npz(path, "y").keys() == {"y"}
+    with pytest.raises(GradDivError, match=r"xs\.npz lacks the array 'z'"):
+        store.read_npz(path, "x", "z")
+    flipped = (whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :] for at in range(len(whole)))
+    read = []
+    for content in (*(whole[:size] for size in range(len(whole))), *flipped):
+        path.write_bytes(content)
+        with suppress(GradDivError):
+            read.append(store.read_npz(path))
+    assert len(read) < 0.3 * len(whole), "only flipped dates and the like do not matter"
+    assert all(np.array_equal(array, x) for found in read for array in found.values())
+    np.save(tmp_path / "x.npy", x)
+    with pytest.raises(GradDivError, match=r"x\.npy: it is no \.npz file, expected one that numpy\.savez wrote"):
+        store.read_npz(tmp_path / "x.npy")
+    np.savez(path, x=np.array([{}], dtype=object))
+    with pytest.raises(GradDivError, match=r"cannot read .*xs\.npz as \.npz: Object arrays"):
+        store.read_npz(path)

@@ -15,7 +15,7 @@ import torch
 from graddiv import store
 from graddiv.auditing.card import CARD, estimate_json, read_card
 from graddiv.auditing.inputs import inputs_of
-from graddiv.auditing.model import Model, network_of, original, rescaled, settled, with_logits
+from graddiv.auditing.model import Model, dtype_of, network_of, original, rescaled, settled, with_logits
 from graddiv.auditing.numbers import Estimate, images_hash, judgement_job, three_numbers
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target
@@ -63,8 +63,8 @@ def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = 
     """
     card = read_card(path)
     home = path if path.is_dir() else path.parent
-    own = _arrays(home / "adversarial.npz", "x_adv", "x", "y")
-    x_adv = own["x_adv"] if images is None else _arrays(images, "x_adv")["x_adv"].astype(np.float32)
+    own = store.read_npz(home / "adversarial.npz", "x_adv", "x", "y")
+    x_adv = own["x_adv"] if images is None else store.read_npz(images, "x_adv")["x_adv"].astype(np.float32)
     if images is None and images_hash(x_adv) != card["x_adv_sha256"]:
         raise GradDivError(f"{home / 'adversarial.npz'} is not the file that the card was made with: its hash differs")
     check_inside(x_adv, own["x"], card)
@@ -104,8 +104,8 @@ def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> N
 
 def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndarray) -> Target:
     """The network as the audit saw it, on these images."""
-    inputs = inputs_of(np.clip(x_adv, 0, 1), y)
-    low, high = (torch.as_tensor(bound, dtype=torch.float32) for bound in card["bounds"])
+    inputs = inputs_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
+    low, high = (torch.as_tensor(bound, dtype=inputs.examples.x.dtype) for bound in card["bounds"])
     low, high = (value.reshape(-1, 1, 1) if value.dim() else value for value in (low, high))
     given = network_of(model, low + (high - low) * inputs.examples.x[:2])
     F = settled(given.F, draws=card["randomness"]["random"])
@@ -114,18 +114,3 @@ def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndar
         F = with_logits(F)
     target = Target(F, inputs.examples, card["name"], card["inference"]["T"] if F.random else 20)
     return replace(target, seed=card["seed"] + 1)  # other draws than those that chose the images
-
-
-def _arrays(path: Path, *names: str) -> dict[str, np.ndarray]:
-    """These arrays of an .npz file."""
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            found = {name: archive[name] for name in names if name in archive.files}
-    except FileNotFoundError:
-        raise GradDivError(f"there is no {path}") from None
-    except (OSError, ValueError) as error:
-        raise GradDivError(f"cannot read {path}: {error}") from None
-    missing = [name for name in names if name not in found]
-    if missing:
-        raise GradDivError(f"{path} lacks the array {missing[0]!r}")
-    return found

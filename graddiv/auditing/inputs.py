@@ -9,6 +9,7 @@ import torch
 from jaxtyping import Float, Int64
 from torch import Tensor
 
+from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Examples
@@ -64,13 +65,7 @@ def read_examples(name: str, examples: int | None = None, data_root: str | None 
     if not name.endswith(".npz"):
         held = load(name, "test", data_root)
         return held.batch(slice(0, examples))
-    try:
-        with np.load(Path(name), allow_pickle=False) as archive:
-            found = {key: archive[key] for key in archive.files}
-    except FileNotFoundError:
-        raise GradDivError(f"there is no {name}") from None
-    except (OSError, ValueError) as error:
-        raise GradDivError(f"cannot read {name}: {error}") from None
+    found = store.read_npz(Path(name))
     keys = [next((key for key in names if key in found), None) for names in (IMAGES, LABELS)]
     if None in keys:
         raise GradDivError(f"{name} holds {', '.join(found) or 'nothing'}, expected the arrays x and y")

@@ -51,6 +51,10 @@ class Adapted(RandomizedNetwork):
     def pointwise(self) -> bool:
         return self.inner.pointwise
 
+    @property
+    def proxy_gradient(self) -> bool:
+        return self.inner.proxy_gradient
+
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return self.inner.draw(seed, batch)
 

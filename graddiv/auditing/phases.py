@@ -32,6 +32,7 @@ from graddiv.evaluation.strong import PILOT_EXAMPLES, gradient_noise_job
 from graddiv.evaluation.verdicts import Item
 from graddiv.geometry import Linf
 from graddiv.records import AttackRecord
+from graddiv.records.record import PILOTS
 
 SHARES = {
     "pilot": 0.03,
@@ -132,7 +133,7 @@ class Auditor:
             return 1.0, math.inf
         few = replace(subject.target, F=subject.examined.seen).first(PILOT_EXAMPLES)
         job = gradient_noise_job(
-            few, self.directory and self.directory / "pilot", epsilon=subject.epsilon, geometry=subject.geometry
+            few, self.directory and self.directory / PILOTS, epsilon=subject.epsilon, geometry=subject.geometry
         )
         [record] = self._run([job], "pilot")
         return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))

@@ -8,11 +8,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from torch import Tensor
 
-from graddiv import store
 from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.auditing.budget import BUDGETS, Budget
 from graddiv.auditing.card import ABOUT
@@ -23,12 +20,12 @@ from graddiv.auditing.phases import Auditor
 from graddiv.auditing.result import Audit, Subject
 from graddiv.distributed import ALONE, Process, chosen_device
 from graddiv.errors import GradDivError, GradDivWarning, unknown
-from graddiv.evaluation import Target, predict
+from graddiv.evaluation import Target
+from graddiv.evaluation.answers import check_answers
 from graddiv.evaluation.arguments import check_counts, folder_of
 from graddiv.evaluation.batches import WorkListener, writing
 from graddiv.extras import require
 from graddiv.geometry import L2, Geometry, Linf, in_bytes, radius_of
-from graddiv.networks import RandomizedNetwork
 from graddiv.progress import listening
 from graddiv.registries import Registry
 
@@ -124,7 +121,7 @@ def audit(
     directory = folder_of(out)
     with writing(directory, process), listening(progress) as listener:
         if directory is not None and process.writes:
-            check_answers(found.F, data.x[:4].to(found.F.device), seed, directory / ANSWERS)
+            check_answers(target, directory / ANSWERS)
         made = Auditor(subject, directory and directory / "records", process, listener).audit()
         if directory is not None and process.writes:
             made.write(directory)
@@ -139,20 +136,4 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
         raise GradDivError(
             f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
             f"images with pixels in [0, 1]{in_bytes(epsilon)}"
-        )
-
-
-def check_answers(F: RandomizedNetwork, x: Tensor, seed: int, path: Path) -> None:
-    """Refuse to go on where records are of a network that answers otherwise.
-
-    Its parameters tell networks apart; that the code around them was changed only its answers can tell.
-    """
-    answers = predict(F, x, n=1, seed=seed).scores.tolist()
-    if not path.exists():
-        store.write_json(path, {"answers": answers})
-        return
-    before, now = np.array(store.read_json(path).get("answers")), np.array(answers)
-    if before.shape != now.shape or not np.allclose(before, now, atol=1e-3):
-        raise GradDivError(
-            f"{path.parent} holds the audit of a network that answers otherwise: choose another directory with --out"
         )

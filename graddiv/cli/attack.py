@@ -201,20 +201,21 @@ def print_tables(records: "list[AttackRecord]") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from graddiv.cli.total import name_of
     from graddiv.records import by_value, table
 
     console = Console()
-    groups: dict[tuple[str, str], list[AttackRecord]] = {}
+    groups: dict[object, list[AttackRecord]] = {}
     for record in records:
-        groups.setdefault((record.target, record.data.sha256), []).append(record)
-    for (name, _), together in groups.items():
+        groups.setdefault((record.target, record.parameters, record.data.sha256), []).append(record)
+    for together in groups.values():
         clean = [record for record in together if record.label == "clean"]
         for epsilon, group in by_value([r for r in together if r.label != "clean"], "epsilon").items():
             first = group[0]
             shown = Table(
                 "attack", "accuracy %", "test set, 95 %", "per draw %",
-                title=f"{name}: epsilon {epsilon:.4g}, {first.examples} {first.data.split} examples, "
-                f"ensemble of {first.n_ensemble}",
+                title=f"{name_of(first, records)}: epsilon {epsilon:.4g}, "
+                f"{first.examples} {first.data.split} examples, ensemble of {first.n_ensemble}",
                 title_justify="left",
             )  # fmt: skip
             rows = table([*clean, *group])

@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from graddiv.records import TotalRecord
+    from collections.abc import Sequence
+
+    from graddiv.records import Record, TotalRecord
 
 
 def print_totals(records: "list[TotalRecord]") -> None:
@@ -13,12 +15,19 @@ def print_totals(records: "list[TotalRecord]") -> None:
     groups: dict[object, list[TotalRecord]] = {}
     for record in records:
         attacks = tuple(record.labels_of_attacks)
-        groups.setdefault((record.target, record.data.sha256, record.epsilon, attacks), []).append(record)
+        network = record.target, record.parameters
+        groups.setdefault((network, record.data.sha256, record.epsilon, attacks), []).append(record)
     for group in groups.values():
-        Console().print(*_table_and_lines(group), sep="\n")
+        Console().print(*_table_and_lines(name_of(group[0], records), group), sep="\n")
 
 
-def _table_and_lines(group: "list[TotalRecord]") -> list[object]:
+def name_of(record: "Record", among: "Sequence[Record]") -> str:
+    """The name of the record's network; where others among the records have it too, with the hash that tells them."""
+    namesakes = {other.parameters for other in among if other.target == record.target}
+    return record.target if len(namesakes) == 1 else f"{record.target} ({record.parameters[:8]})"
+
+
+def _table_and_lines(name: str, group: "list[TotalRecord]") -> list[object]:
     import numpy as np
     from rich.table import Table
 
@@ -27,7 +36,7 @@ def _table_and_lines(group: "list[TotalRecord]") -> list[object]:
     first = group[0]
     shown = Table(
         "attack", "images left", "fooled beyond doubt", "passes per image",
-        title=f"{first.target}: epsilon {first.epsilon:.4g}, {first.examples} {first.data.split} examples",
+        title=f"{name}: epsilon {first.epsilon:.4g}, {first.examples} {first.data.split} examples",
         title_justify="left",
     )  # fmt: skip
     for number, label in enumerate(first.labels_of_attacks):

@@ -2,8 +2,8 @@
 
 from graddiv.attacks.registry import suite
 from graddiv.evaluation.cell import Cell, cells, papers_cells
-from graddiv.evaluation.elimination import attack_until_fooled, evaluate_total
-from graddiv.evaluation.in_memory import evaluate
+from graddiv.evaluation.elimination import attack_until_fooled
+from graddiv.evaluation.in_memory import evaluate, evaluate_total
 from graddiv.evaluation.prediction import predict
 from graddiv.evaluation.robustness import attack_all, attack_cell, strong_cells, sweep
 from graddiv.evaluation.target import Target, target_of

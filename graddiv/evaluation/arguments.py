@@ -1,4 +1,4 @@
-"""The arguments of `evaluate`, checked: a mistake is told with the nearest thing that exists."""
+"""The arguments of `evaluate` and `evaluate_total`, checked: a mistake is told with the nearest thing that exists."""
 
 import inspect
 import warnings
@@ -80,7 +80,7 @@ def warn_of(target: Target) -> None:
     for name in WARNED_OF:
         item = CHECKS[name](look)
         if item.verdict in ("warn", "fail"):
-            warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=3)
+            warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=4)  # where evaluate is called
         if name == "random" and item.verdict == "fail" and not target.random:
             # the other checks would find its noise again, and take it for something else
             look = Look(randomize(target.F.module), x, y, target.seed, declared=True)

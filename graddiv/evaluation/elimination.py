@@ -7,25 +7,22 @@ ensembles, those that judge the rows of a table and that had no part in any choi
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
-from torch import Tensor, nn
+from jaxtyping import Bool, Float64, Int64
+from torch import Tensor
 
-from graddiv.attacks import Attack
 from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError
-from graddiv.evaluation.arguments import attacks_of
-from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent, writing
-from graddiv.evaluation.cell import MODES, Cell, Mode, cells, papers_cells
-from graddiv.evaluation.prediction import N_ENSEMBLE, probabilities
+from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent
+from graddiv.evaluation.cell import Cell
+from graddiv.evaluation.prediction import probabilities
 from graddiv.evaluation.robustness import attacked, judged
 from graddiv.evaluation.target import Target
-from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
 from graddiv.records import TotalRecord
 from graddiv.seeding import fold
@@ -35,40 +32,6 @@ LEVEL = 1e-2
 
 The same models look at the images of all attacks, so each look may err with this probability divided by the looks.
 """
-
-
-def evaluate_total(
-    F: RandomizedNetwork | nn.Module,
-    x: Float[Tensor, "b ..."] | Iterable[tuple[Tensor, Tensor]],
-    y: Int64[Tensor, " b"] | None = None,
-    *,
-    epsilon: float | Sequence[float],
-    attacks: Sequence[str | Attack] = (),
-    suite_name: str = "quick",
-    modes: Sequence[Mode] = MODES,
-    paper_rows: bool = False,
-    n: int = 10,
-    repeats: int = 1,
-    n_ensemble: int = N_ENSEMBLE,
-    seed: int = 0,
-    batch: int = 100,
-    directory: Path | None = None,
-    progress: WorkListener = silent,
-) -> list[TotalRecord]:
-    """The Totals of a network in memory, one for each epsilon and repeat; the arguments are those of `evaluate`.
-
-        (record,) = evaluate_total(F, x, y, epsilon=8 / 255)
-        print(record.correct.mean(), record.passes.sum(1).mean())
-
-    paper_rows: whether the Total is taken over the paper's 16 rows alone.  It leaves out Square, EOT-FAB and EOT-B&B,
-        which take most of the passes of the paper's suite.
-    """
-    target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    chosen = attacks_of(attacks, suite_name)
-    wanted = cells(chosen, epsilon, modes=modes, n=n, repeats=repeats, random=target.random)
-    wanted = papers_cells(wanted, target) if paper_rows else wanted
-    with writing(directory):
-        return attack_until_fooled(target, wanted, directory, progress=progress)
 
 
 def attack_until_fooled(

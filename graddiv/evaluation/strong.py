@@ -14,6 +14,7 @@ from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Geometry, Linf
 from graddiv.records import GradientNoiseRecord
+from graddiv.records.record import PILOTS
 from graddiv.seeding import fold
 
 PILOT_GRADIENTS = 20
@@ -54,7 +55,9 @@ def gradient_noise_job(
             advance((place + 1) / 2)
         return {name: torch.stack(columns, 1) for name, columns in found.items()}
 
-    return target.job(GradientNoiseRecord, {"n": n, "epsilon": epsilon}, directory, measure, work=12.0 * n)
+    norm = {} if isinstance(geometry, Linf) else {"norm": geometry.name}  # as in records from before it was named
+    settings = {"n": n, **norm, "epsilon": epsilon}
+    return target.job(GradientNoiseRecord, settings, directory, measure, work=12.0 * n)
 
 
 def strong_plan(
@@ -67,12 +70,15 @@ def strong_plan(
     process: Process = ALONE,
     progress: WorkListener = silent,
 ) -> Plan:
-    """How many models an iteration should see, from a pilot on the first examples; its record goes to `directory`."""
+    """How many models an iteration should see, from a pilot on the first examples; its record goes below `directory`.
+
+    Into a directory of its own: measured on all examples the same would be a file of the same name.
+    """
     if passes < 1:
         raise GradDivError(f"passes is {passes}, expected at least 1")
     if not target.random:
         return Plan(1, passes)
     pilot = target.first(min(PILOT_EXAMPLES, len(target.data)))
-    job = gradient_noise_job(pilot, directory, epsilon=epsilon, geometry=geometry)
+    job = gradient_noise_job(pilot, directory and directory / PILOTS, epsilon=epsilon, geometry=geometry)
     [record] = run([job], process=process, progress=progress)
     return choose(float(np.median(record.q[:, 1])), passes)

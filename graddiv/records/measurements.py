@@ -15,12 +15,13 @@ class MeasurementRecord(Record):
     """Something measured on every example, other than an attack's success."""
 
     named_by: ClassVar[tuple[str, ...]] = ()
-    """Settings that tell files of this kind in one directory apart."""
+    """Settings that tell files of this kind in one directory apart; one that is not given has its default."""
 
     @classmethod
     def file_name(cls, settings: Mapping[str, Any]) -> str:
         """The name of its file: transfer-eps0.4.record."""
-        parts = [f"eps{settings[k]:.6g}" if k == "epsilon" else str(settings[k]).lower() for k in cls.named_by]
+        given = [k for k in cls.named_by if k in settings]
+        parts = [f"eps{settings[k]:.6g}" if k == "epsilon" else str(settings[k]).lower() for k in given]
         return "-".join([cls.kind, *parts]) + ".record"
 
     @property
@@ -66,10 +67,12 @@ class GradientNoiseRecord(MeasurementRecord):
     """How noisy the margin's gradients are, at x0 and where a short attack leads: how many draws an adversary needs."""
 
     kind: ClassVar[str] = "gradient-noise"
-    named_by: ClassVar[tuple[str, ...]] = ("epsilon",)
+    named_by: ClassVar[tuple[str, ...]] = ("norm", "epsilon")
 
     n: int
     """Gradients in each of two independent means."""
+    norm: str = "Linf"
+    """In which the short attack is bounded."""
     epsilon: float
     rho: Float[np.ndarray, "b 2"]
     """Debiased mean resultant length, at x0 and at the attacked point; likewise below."""

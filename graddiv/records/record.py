@@ -19,6 +19,9 @@ from graddiv.errors import GradDivError
 CHECKLIST = "checklist.json"
 """The verdicts of the checklist, in the directory of the records that they are drawn from."""
 
+PILOTS = "pilot"
+"""The directory, among the records of attacks, of those from which the strong suite chose its draws: few examples."""
+
 R = TypeVar("R", bound="Record")
 
 KINDS: dict[str, type["Record"]] = {}

@@ -1,6 +1,5 @@
 """The table of attacks that records make, and their lines for CSV."""
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
@@ -56,11 +55,16 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
     all.  It is taken within a repeat, so over the repeats that all its attacks have.  Where there are several epsilons
     every label says which one it is of.
 
-    records: what `evaluate` returned, or `graddiv.records.read_all` read.
+    records: what `evaluate` returned, or `graddiv.records.read_all` read; of one network on one set of examples.
     """
     sets = sorted({(r.examples, r.data.sha256[:8]) for r in records})
     if len(sets) > 1:
         raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
+    networks = {r.parameters: f"{r.target} ({r.parameters[:8]})" for r in records}
+    if len(networks) > 1:
+        raise GradDivError(
+            f"the records are of {len(networks)} networks, {', '.join(networks.values())}: make a table of each"
+        )
     attacked = by_value([r for r in records if not r.is_clean], "epsilon")
     rows = [_row(label, group) for label, group in _by_label([r for r in records if r.is_clean]).items()]
     for epsilon, group in attacked.items():
@@ -107,17 +111,21 @@ def _row(label: str, group: Sequence[AttackRecord]) -> Row:
 
 def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
     """The records of each row, one for each repeat; attacks of one name are told apart by what differs."""
-    by_name: dict[str, dict[str, list[AttackRecord]]] = {}
+    by_name: dict[str, list[list[AttackRecord]]] = {}
     for record in records:
-        group = by_name.setdefault(record.label, {}).setdefault(json.dumps(record.settings), [])
-        if record.draws not in [other.draws for other in group]:  # the same once more, from another directory
+        variants = by_name.setdefault(record.label, [])
+        group = next((group for group in variants if group[0].settings == record.settings), None)
+        if group is None:
+            variants.append([record])
+        elif record.draws not in [other.draws for other in group]:  # the same once more, from another directory
             group.append(record)
     rows = {}
     for name, variants in by_name.items():
-        all_settings = [group[0].settings for group in variants.values()]
-        differ = [key for key in all_settings[0] if any(s.get(key) != all_settings[0][key] for s in all_settings)]
-        for settings, group in zip(all_settings, variants.values(), strict=True):
-            rows[", ".join([name, *(f"{key} {settings.get(key)}" for key in differ)])] = group
+        all_settings = [group[0].settings for group in variants]
+        known = dict.fromkeys(key for settings in all_settings for key in settings)  # older records may lack some
+        differ = [key for key in known if any(key not in s or s[key] != all_settings[0].get(key) for s in all_settings)]
+        for settings, group in zip(all_settings, variants, strict=True):
+            rows[", ".join([name, *(f"{key} {settings[key]}" for key in differ if key in settings)])] = group
     return rows
 
 

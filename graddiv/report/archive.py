@@ -32,12 +32,13 @@ def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = T
 def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> None:
     """Copy a finished run without its optimizer, in half precision, with these of its records and without images."""
     store.make_directory(target.records)
-    for path in (p for p in source.description_files if p.exists()):
-        store.write(target.path / path.name, store.read(path))
     for name in records:
         _copy_record(source.records / name, target.records / name)
     if network and source.last_checkpoint.exists():
         _copy_network(source, target)
+    # last of all, the log at the end: it says that the run is finished, so a copy that was killed must not have it
+    for path in (p for p in source.description_files if p.exists()):
+        store.write(target.path / path.name, store.read(path))
 
 
 def _copy_record(source: Path, target: Path) -> None:

@@ -12,6 +12,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import title
 from graddiv.records import AttackRecord, MeasurementRecord, Record
+from graddiv.records.record import PILOTS
 from graddiv.report.comparison import ReportRun, is_eot
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
 from graddiv.report.renderers import ATTACK_TABLE
@@ -119,7 +120,8 @@ def _key(path: Path) -> str:
 
 def _read(path: Path) -> dict[str, Record]:
     directory = Run(path).records
-    found = {str(p.relative_to(directory)): Record.load(p) for p in sorted(directory.rglob("*.record"))}
+    paths = [path.relative_to(directory) for path in sorted(directory.rglob("*.record"))]
+    found = {str(path): Record.load(directory / path) for path in paths if PILOTS not in path.parts}
     if not found:
         raise GradDivError(f"there are no records of {path}: 'graddiv attack {path}' makes them")
     return found

@@ -15,6 +15,7 @@ from graddiv.store.documents import (
 from graddiv.store.files import WITHOUT_CHECKSUM, MissingFileError, is_directory, make_directory, read, read_text, write
 from graddiv.store.locks import LOCK, file_lock, is_locked, locked
 from graddiv.store.logs import Log, check_size, read_log
+from graddiv.store.npz import read_npz
 from graddiv.store.tensors import read_arrays, read_state, read_tensors, write_arrays, write_tensors
 
 __all__ = [
@@ -34,6 +35,7 @@ __all__ = [
     "read_arrays",
     "read_json",
     "read_log",
+    "read_npz",
     "read_state",
     "read_tensors",
     "read_text",

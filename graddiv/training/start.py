@@ -20,8 +20,12 @@ def take_over(experiment: Experiment, run: Run) -> None:
             if other != run and _has_finished(other, before) and _same_data(other, run):
                 tensors, state = store.read_tensors(other.last_checkpoint)
                 position = TrainingPosition.of(state, other.last_checkpoint)
-                if not position.sums:  # else it is not of the end of an epoch
+                # of the end of an epoch, and no archived copy, which is of half precision and lacks Adam's moments
+                if not position.sums and any(name.startswith("adam.") for name in tensors):
                     store.write(run.log_file, store.read(other.log_file)[: position.log_size])
+                    for epoch in range(1, before.epochs + 1):
+                        if other.checkpoint(epoch).exists():  # those that the recipe keeps
+                            store.write(run.checkpoint(epoch), store.read(other.checkpoint(epoch)))
                     store.write_tensors(run.last_checkpoint, tensors, state)
                     return
 

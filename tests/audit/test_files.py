@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import Tensor, nn
 from typer.testing import CliRunner
 
 from graddiv.auditing import BUDGETS, audit
@@ -22,6 +23,17 @@ from tests.helpers import no_type_checks
 X, Y = examples()
 RADIUS = float(margin_radii(X, Y).median()) + 1e-4
 HOW: dict[str, Any] = {"epsilon": RADIUS, "budget": BUDGET, "n_ensemble": 5}
+
+
+class Divided(nn.Module):
+    """x / by: images of bytes as those of shares."""
+
+    def __init__(self, by: float) -> None:
+        super().__init__()
+        self.by = by
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / self.by
 
 
 @pytest.fixture(scope="module")
@@ -106,6 +118,9 @@ def test_scoring_again_and_lowering(directory: Path, card: dict[str, Any], tmp_p
     np.savez(tmp_path / "outside.npz", x_adv=np.clip(x + 1.5 * RADIUS * towards, 0, 1))
     with pytest.raises(GradDivError, match="farther than epsilon"):
         rescore(directory, Noisy(Linear()), tmp_path / "outside.npz")
+    (tmp_path / "damaged.npz").write_bytes((tmp_path / "better.npz").read_bytes()[:-9])
+    with pytest.raises(GradDivError, match=r"cannot read .*damaged\.npz"):
+        rescore(directory, Noisy(Linear()), tmp_path / "damaged.npz")
     forged = {**card, "robust": {**card["robust"], "A_T": {"mean": 1.0, "low": 0.9, "high": 1.0, "spread": 0.0}}}
     (directory / "card.json").write_text(json.dumps(forged))
     with no_type_checks():
@@ -115,6 +130,16 @@ def test_scoring_again_and_lowering(directory: Path, card: dict[str, Any], tmp_p
     page = board(directory.parent).read_text()
     assert "lowered by B" in page
     (directory / "card.json").write_text(json.dumps(card))
+
+
+@pytest.mark.parametrize("bounds", [(0.0, 1.0), (0.0, 255.0)])
+def test_a_network_in_double_precision_is_scored_again(bounds: tuple[float, float], tmp_path: Path) -> None:
+    model = nn.Sequential(Divided(bounds[1]), Linear()).double()
+    with no_type_checks():
+        found = audit(model, bounds[1] * X.double(), Y, out=tmp_path, bounds=bounds, **HOW)
+        again = rescore(tmp_path, model)
+    assert again["same_network"]
+    assert again["now"].mean == pytest.approx(found.robust.ensemble.mean, abs=0.05)
 
 
 def test_the_board_ranks_by_the_lower_bound(card: dict[str, Any], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Whatever the user has is taken as it is meant, or refused by name."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from graddiv.auditing import audit
 from graddiv.auditing.inputs import inputs_of, read_examples
-from graddiv.auditing.model import dtype_of, network_of
+from graddiv.auditing.model import dtype_of, network_of, rescaled, settled, with_gradients, with_logits
 from graddiv.errors import GradDivError
+from graddiv.evaluation import Target
+from graddiv.networks import sap, total_variation
 from tests.audit.planted import Linear, examples
-from tests.helpers import no_type_checks
+from tests.helpers import convnet, images, labels, no_type_checks
 
 X, Y = examples()
 
@@ -61,6 +64,17 @@ def test_what_cannot_be_used_is_refused(x: Any, y: Any, options: dict[str, Any],
 
 
 @pytest.mark.parametrize(
+    "damage", [lambda whole: whole[:-9], lambda whole: whole[:300] + b"?" + whole[301:], lambda _: b""]
+)
+def test_a_damaged_file_is_refused(damage: Callable[[bytes], bytes], tmp_path: Path) -> None:
+    path = tmp_path / "xs.npz"
+    np.savez(path, x=X.numpy(), y=Y.numpy())
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(GradDivError, match=r"cannot read .*xs\.npz"):
+        read_examples(str(path))
+
+
+@pytest.mark.parametrize(
     ("model", "message"),
     [
         (Linear, r"the model is the class Linear, expected what it makes: Linear\(\)"),
@@ -94,6 +108,16 @@ def test_models_that_are_none(model: Any, message: str) -> None:
 def test_mistakes_are_told_before_anything_is_done(options: dict[str, Any], message: str) -> None:
     with no_type_checks(), pytest.raises(GradDivError, match=message):
         audit(Linear(), X, **{"y": Y, "epsilon": 0.1, **options})
+
+
+@pytest.mark.parametrize("kind", ["sap", "tv"])
+def test_an_adapted_network_says_that_its_gradient_is_a_proxy(kind: str) -> None:
+    F = sap(convnet(), (1, 6, 6)) if kind == "sap" else total_variation(convnet(), (1, 6, 6))
+    around = [rescaled(F, torch.tensor(0.0), torch.tensor(255.0)), with_logits(F), with_gradients(F), settled(F, False)]
+    assert all(adapted is not F and adapted.proxy_gradient for adapted in around)
+    assert Target.of(with_logits(F), images(2), labels(2)).describe()["proxy_gradient"]
+    exact = sap(convnet(), (1, 6, 6), gradient="exact")
+    assert not with_logits(exact).proxy_gradient
 
 
 def test_dropout_that_is_switched_off_is_told_unless_that_was_said() -> None:

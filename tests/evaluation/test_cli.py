@@ -18,6 +18,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import parse
 from graddiv.records import AttackRecord, read_all
 from graddiv.runs import Run
+from tests.fake_records import attack_record, total_record
 
 SETTINGS = {
     "method": "adv-bnn+graddiv",
@@ -116,6 +117,18 @@ def test_records_as_csv(run: Path) -> None:
     assert "also there, for --csv and the report: concentration" in graddiv("records", run).output
 
 
+def test_records_of_several_networks_make_a_table_of_each(tmp_path: Path) -> None:
+    for name in "ab":
+        for made in (attack_record("PGD", parameters=name * 8), total_record(parameters=name * 8)):
+            store.write_arrays(
+                tmp_path / f"{made.kind}-{name}.record", made.arrays, {"kind": made.kind, **made.description}
+            )
+    said = graddiv("records", tmp_path).output
+    for name in "ab":
+        assert said.count(f"t ({name * 8}): epsilon 0.1") == 2, "the table of attacks, and that of the Total"
+    assert " ± " not in said, "two networks are no repeats"
+
+
 def test_measure_and_transfer(run: Path) -> None:
     said = graddiv("measure", run, "--n", 2, "--examples", 1, "--what", "concentration,gradients").output
     assert "concentration of 2 gradients" in said
@@ -189,4 +202,5 @@ def test_the_strong_suite_chooses_by_itself_how_many_models_it_sees(run: Path) -
     output = graddiv("attack", run, "--suite", "strong", "--passes", 8, "--examples", 3).output
     assert "SPGD" in output
     assert {record.kind for record in read_all(run / "records")} == {"attack", "gradient-noise"}
+    graddiv("measure", run, "--what", "gradient-noise", "--n", 2, "--examples", 2)
     assert all(r.n * r.m <= 8 for r in read_all(run / "records") if isinstance(r, AttackRecord) and not r.is_clean)

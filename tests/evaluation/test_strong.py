@@ -11,19 +11,21 @@ from graddiv.attacks import ARC, StochasticPGD
 from graddiv.evaluation import Target, evaluate, strong_cells
 from graddiv.evaluation.batches import run
 from graddiv.evaluation.strong import gradient_noise_job, strong_plan
+from graddiv.geometry import L2, Linf
 from graddiv.networks import Dirac
 from graddiv.records import read_all
 from graddiv.seeding import generator
+from tests.evaluation.common import small_target
 from tests.helpers import images, labels, network
 
 
-def noisy_target(sigma: float) -> Target:
+def noisy_target(sigma: float, b: int = 6) -> Target:
     """A linear network of two classes whose gradients have q = |mu|^2 / (2 d sigma^2)."""
     head = nn.Linear(36, 2, bias=False).double()
     with torch.no_grad():
         head.weight.copy_(torch.randn(2, 36, generator=generator(0), dtype=torch.float64).sign())
     F = bayesian(nn.Sequential(nn.Flatten(), head), sigma)
-    return Target.of(F, images(6), labels(6) % 2, n_ensemble=3)
+    return Target.of(F, images(b), labels(b) % 2, n_ensemble=3)
 
 
 def test_the_pilot_tells_a_noisy_network_from_a_quiet_one() -> None:
@@ -42,6 +44,34 @@ def test_the_record_holds_what_was_predicted_and_what_was_found(tmp_path: Path) 
     assert "at x0: rho 0." in record.summary
     assert "at the attacked x: rho 0." in record.summary
     assert [type(each) for each in read_all(tmp_path)] == [type(record)]
+
+
+@pytest.mark.parametrize("pilot_first", [True, False])
+def test_the_pilot_and_the_measurement_do_not_meet(pilot_first: bool, tmp_path: Path) -> None:
+    many = noisy_target(0.7, 60)
+
+    def pilot() -> None:
+        assert strong_plan(many, 0.1, directory=tmp_path) == strong_plan(many, 0.1)
+
+    def measured() -> None:
+        [record] = run([gradient_noise_job(many, tmp_path, epsilon=0.1)])
+        assert record.examples == 60
+
+    for each in (pilot, measured) if pilot_first else (measured, pilot):
+        each()
+    assert sorted(record.examples for record in read_all(tmp_path)) == [50, 60]
+
+
+def test_pilots_in_two_norms_do_not_meet(tmp_path: Path) -> None:
+    target = small_target()
+    jobs = [gradient_noise_job(target, tmp_path, epsilon=2.0, geometry=norm) for norm in (Linf(), L2())]
+    assert [job.path and job.path.name for job in jobs] == [
+        "gradient-noise-eps2.record",
+        "gradient-noise-l2-eps2.record",
+    ]
+    first, second = run(jobs)
+    assert (first.norm, second.norm) == ("Linf", "L2")
+    assert not (first.trace[:, 1] == second.trace[:, 1]).all()
 
 
 @pytest.mark.slow

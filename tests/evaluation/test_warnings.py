@@ -1,6 +1,8 @@
-"""What a new user gets wrong with `evaluate` is told, by an error or by a warning."""
+"""What a new user gets wrong with `evaluate` or `evaluate_total` is told, by an error or by a warning."""
 
 import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ from torch import Tensor, nn
 from graddiv import GradDivWarning, evaluate, randomize, table_per_epsilon
 from graddiv.attacks import FGSM, PGD
 from graddiv.errors import GradDivError
+from graddiv.evaluation import evaluate_total
 from graddiv.geometry import L2
 from tests.audit.planted import Blind, FunctionalDropout, Linear, Noisy, Rounded, examples
 from tests.helpers import images, labels, network, no_type_checks
@@ -27,6 +30,10 @@ def warned(model: object, x: Tensor | None = None) -> list[str]:
     return [str(w.message) for w in found]
 
 
+BOTH = pytest.mark.parametrize("how", [evaluate, evaluate_total])
+
+
+@BOTH
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
@@ -47,9 +54,9 @@ def warned(model: object, x: Tensor | None = None) -> list[str]:
         ({"epsilon": 7, "attacks": [FGSM(geometry=L2())]}, "epsilon is 7, expected a radius from 0 to 6"),
     ],
 )
-def test_mistakes_are_told(changed: dict[str, object], message: str) -> None:
+def test_mistakes_are_told(how: Callable[..., Any], changed: dict[str, object], message: str) -> None:
     with no_type_checks(), pytest.raises(GradDivError, match=message):
-        evaluate(network("bayesian"), images(4), labels(4), **{**HOW, **changed})  # type: ignore[arg-type]
+        how(network("bayesian"), images(4), labels(4), **{**HOW, **changed})
 
 
 def test_one_name_may_stand_alone() -> None:
@@ -64,8 +71,25 @@ def test_a_table_for_each_epsilon() -> None:
     assert [row.label for row in found[0.2]] == ["clean", "FGSM"]
 
 
-def test_progress_is_shown_on_request(capsys: pytest.CaptureFixture[str]) -> None:
-    evaluate(network("dirac"), images(4), labels(4), progress=True, **HOW)  # type: ignore[arg-type]
+def test_a_total_takes_what_evaluate_takes(tmp_path: Path) -> None:
+    how = {**HOW, "modes": "eot", "directory": str(tmp_path)}
+    (found,) = evaluate_total(network("bayesian"), images(4), labels(4), **how)  # type: ignore[arg-type]
+    assert found.labels_of_attacks == ["clean", "EOT-FGSM"]
+    assert len(list(tmp_path.glob("total-*.record"))) == 1
+
+
+@pytest.mark.slow
+def test_a_total_of_the_strong_suite_chooses_modes_and_n() -> None:
+    how = {**HOW, "attacks": (), "suite_name": "strong", "modes": "fixed"}
+    (found,) = evaluate_total(network("bayesian"), images(4), labels(4), **how)  # type: ignore[arg-type]
+    assert {label.replace("EOT^1-", "EOT-") for label in found.labels_of_attacks} == {
+        "clean", "EOT-SPGD", "EOT-SPGD-ce",
+    }  # fmt: skip
+
+
+@BOTH
+def test_progress_is_shown_on_request(how: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    how(network("dirac"), images(4), labels(4), progress=True, **HOW)
     assert capsys.readouterr().out == "", "on the other stream, if at all"
 
 

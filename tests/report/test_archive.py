@@ -1,4 +1,5 @@
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 import torch
@@ -7,7 +8,7 @@ from graddiv.attacks import PGD
 from graddiv.evaluation import attack_all, cells, target_of
 from graddiv.recipes import recipe
 from graddiv.records import AttackRecord
-from graddiv.report.archive import archive
+from graddiv.report.archive import archive, copy_run
 from graddiv.report.choose import Choices, plan_for
 from graddiv.report.plan import Plan
 from graddiv.report.renderers import render
@@ -51,6 +52,21 @@ def test_images_and_the_optimizer_are_left_out(run: Run, tmp_path: Path) -> None
     assert copy.last_checkpoint.stat().st_size < run.last_checkpoint.stat().st_size / 4
     for name, tensor in run.network().state_dict().items():
         assert torch.allclose(copy.network().state_dict()[name], tensor, atol=2e-3)
+
+
+def test_a_copy_that_was_killed_is_not_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def killed(*arguments: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    target = Run(tmp_path / "copy")
+    monkeypatch.setattr("graddiv.report.archive._copy_network", killed)
+    with pytest.raises(KeyboardInterrupt):
+        copy_run(run, target)
+    assert not target.finished
+    monkeypatch.undo()
+    copy_run(run, target)
+    assert target.finished
+    target.network()
 
 
 def test_networks_of_some_runs_are_kept_and_what_has_none_is_archived_again(run: Run, tmp_path: Path) -> None:

@@ -69,6 +69,13 @@ def test_iterations_of_one_step_can_be_chosen_away(run: Path) -> None:
     assert "pgd-eot10-m1-eps0.2-r0.record" not in named(plan_for([run], CHOSEN), "attacks-eps0.2")
 
 
+def test_the_pilot_of_the_strong_suite_is_no_measurement(run: Path) -> None:
+    there = run / "records" / "gradient-noise-eps0.36.record"
+    (there.parent / "pilot").mkdir()
+    shutil.copy(there, there.parent / "pilot" / "gradient-noise-eps0.2.record")
+    assert named(plan_for([run], CHOSEN), "rho-attacked") == {there.name}
+
+
 def test_restarts_are_chosen(run: Path) -> None:
     add(run, Cell(PGD(m=20, restarts=3), "eot", 10, 0.2, 0))
     with pytest.raises(GradDivError, match=r"n 10, m 20, restarts 1; n 10, m 20, restarts 3: choose"):

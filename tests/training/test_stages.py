@@ -7,6 +7,7 @@ from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
+from graddiv.report.archive import copy_run
 from graddiv.runs import Run, network_of
 from graddiv.training import loop, train
 from graddiv.training.objectives import objective_of
@@ -81,6 +82,29 @@ def test_the_first_stage_is_taken_over_from_a_finished_run_beside_it(tmp_path: P
     control = Run(tmp_path / "runs" / two_stages("control").run_name).network()
     regularized = Run(tmp_path / "runs" / both.run_name).network()
     assert any(not torch.equal(a, b) for a, b in zip(control.parameters(), regularized.parameters(), strict=True))
+
+
+def test_a_copy_in_half_precision_is_not_taken_over(tmp_path: Path) -> None:
+    both, alone, listener = two_stages(), first_stage_alone(), StopAfter(3)
+    train(alone, tmp_path / "elsewhere")
+    copy_run(Run(tmp_path / "elsewhere"), Run(tmp_path / "runs" / alone.run_name))
+    with pytest.raises(Stopped):
+        train(both, tmp_path / "runs" / both.run_name, listeners=[listener])
+    assert listener.began == [0]
+
+
+def test_kept_checkpoints_are_taken_over_too(tmp_path: Path) -> None:
+    both = two_stages("graddiv", "training.checkpoint_every=1")
+    alone = both.model_copy(update={"stages": (), "method": "adv-bnn"})
+    train(both, tmp_path / "apart" / both.run_name)
+    train(alone, tmp_path / "runs" / alone.run_name)
+    listener = StopAfter(-1)
+    train(both, tmp_path / "runs" / both.run_name, listeners=[listener])
+    assert listener.began == [4]
+    for epoch in (1, 2, 3, 4):
+        one, other = (Run(tmp_path / where / both.run_name).network(epoch=epoch) for where in ("runs", "apart"))
+        for name, tensor in one.state_dict().items():
+            assert torch.equal(tensor, other.state_dict()[name])
 
 
 def test_an_unfinished_run_or_one_on_other_data_is_not_taken_over(
