@@ -93,6 +93,15 @@ def test_a_copy_in_half_precision_is_not_taken_over(tmp_path: Path) -> None:
     assert listener.began == [0]
 
 
+def test_a_finished_copy_is_not_trained_again(tmp_path: Path) -> None:
+    alone, listener, copy = first_stage_alone(), StopAfter(0), Run(tmp_path / "copy")
+    train(alone, tmp_path / "whole")
+    copy_run(Run(tmp_path / "whole"), copy)
+    before = copy.last_checkpoint.read_bytes()
+    train(alone, copy.path, listeners=[listener])
+    assert copy.last_checkpoint.read_bytes() == before
+
+
 def test_kept_checkpoints_are_taken_over_too(tmp_path: Path) -> None:
     both = two_stages("graddiv", "training.checkpoint_every=1")
     alone = both.model_copy(update={"stages": (), "method": "adv-bnn"})
