@@ -50,9 +50,12 @@ def report(
         choices = Choices(number(epsilon) if epsilon else None, n, m, restarts, examples)
         plan = plan_for(paths, choices)
         named = {name for item in plan.items for names in item.records.values() for name in names}
-        there = [path for run in paths for path in Run(run).records.rglob("*.record") if path.name not in named]
+        every = [
+            str(path.relative_to(Run(run).records)) for run in paths for path in Run(run).records.rglob("*.record")
+        ]
+        there = [name for name in every if name not in named]
         if there:
-            typer.echo(f"{len(there)} records of the runs are not part of the report, such as {there[0].name}")
+            typer.echo(f"{len(there)} records of the runs are not part of the report, such as {there[0]}")
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
     if archive is not None:
         plan, directory = copied(plan, archive, networks=networks), archive

@@ -134,7 +134,7 @@ class _Training:
             state = self.process.broadcast(starting_state(start) if self.process.writes else {})
             load_state(self.F, state, Path(start.path))
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
-        # a stage begins with Adam anew, and a finished training, of which an archive keeps the network alone, needs none
+        # a stage begins with Adam anew; a finished training, of which archives keep the network alone, needs no moments
         if saved is not None and self.stage.first_step < self.progress.step < self.total:
             restore_moments(self.optimizer, self.F, *saved, run.last_checkpoint)
         if self.process.writes:
