@@ -19,6 +19,8 @@ RELATIVE, ABSOLUTE = 1e-3, 0.05
 
 The probabilities themselves would not do, since a network that is sure of an image says 1 with most kinds of noise.
 """
+LEAST = 1e-30
+"""Probabilities below this count as equal: some devices round the smallest numbers to 0."""
 
 
 def answers_file(target: Target, directory: Path) -> Path:
@@ -41,7 +43,7 @@ def check_answers(target: Target, path: Path) -> None:
         return
     found = store.read_json(path).get("answers")
     try:
-        before, now = (np.log(np.array(values, float).clip(1e-300)) for values in (found, answers))
+        before, now = (np.log(np.array(values, float).clip(LEAST)) for values in (found, answers))
     except (TypeError, ValueError):
         raise GradDivError(f"{path} says answers = {found!r:.80}, expected probabilities for each image") from None
     if before.shape != now.shape or not np.allclose(before, now, RELATIVE, ABSOLUTE):
