@@ -44,16 +44,22 @@ class Item:
     """What is measured of them: names of paper/planning.py."""
     seeds: tuple[int, ...] | None = None
     """Of the trainings it compares; all if not given."""
+    copy: str = ""
+    """Of which copies of runs, RUN-COPY, it is made: those that were judged on fewer digits."""
+
+
+TABLES = ("accuracy-summary", "accuracy-table")
+"""One number in a cell for people, and all there is to know of it."""
 
 
 def curves_of(
     name: str, titles: tuple[str, ...], *, strong: bool = True, seeds: tuple[int, ...] | None = None
-) -> tuple[Item, Item]:
-    """Accuracy against epsilon, drawn and as a table; with the strong adversary, and that of training in the table."""
+) -> tuple[Item, ...]:
+    """Accuracy against epsilon, drawn and as tables; with the strong adversary, and that of training in the tables."""
     needs, also = (("curve", "strong"), ("of-training",)) if strong else (("curve",), ())
     return (
         Item(f"{name}accuracy-epsilon", "accuracy-epsilon", titles, needs, seeds),
-        Item(f"{name}accuracy-table", "accuracy-table", titles, (*needs, *also), seeds),
+        *(Item(f"{name}{table}", table, titles, (*needs, *also), seeds) for table in TABLES),
     )
 
 
@@ -68,13 +74,13 @@ ITEMS = (
     Item("loss-increase", "loss-increase", PAIR, ("increase",)),
     Item("transfer", "transfer", PAIR, ("transfer",)),
     Item("n-sensitivity", "n-sensitivity", PAIR, ("sweep-n",)),
-    Item("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",)),
-    Item("passes-sensitivity", "passes-sensitivity", PAIR, ("budgets",)),
+    Item("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",), copy="close"),
+    Item("passes-sensitivity", "passes-sensitivity", PAIR, ("budgets",), copy="passes"),
     Item("by-n-table", "accuracy-table", PAIR, ("curves",), seeds=(0,)),
-    Item("rotation", "rotation", PAIR, ("rotation",)),
-    Item("attack-table", ATTACK_TABLE, PAIR, ("suite",)),
-    Item("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",)),
-    Item("checklist", "checklist", PAIR, ("checklist",)),
+    Item("rotation", "rotation", PAIR, ("rotation",), copy="close"),
+    Item("attack-table", ATTACK_TABLE, PAIR, ("suite",), copy="close"),
+    Item("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",), copy="close"),
+    Item("checklist", "checklist", PAIR, ("checklist",), copy="close"),
     *curves_of("draws-", (BASE, *DRAWS), seeds=(0, 1, 2)),
     *curves_of("steps-", STEPS),
     *curves_of("longer-", LONGER),
@@ -129,6 +135,7 @@ def gathered(runs: Path) -> Plan:
             for shown in item.titles
             for run in found
             if titles[run.path.name] == shown and (item.seeds is None or run.experiment.seed in item.seeds)
+            if run.path.name == "-".join(filter(None, (run.experiment.run_name, item.copy)))
             if (names := made(run, item.needs))
         }
         if records:

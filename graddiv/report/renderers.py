@@ -12,6 +12,7 @@ from graddiv.report.gradient_noise import gradient_noise_table
 from graddiv.report.grids import Grid, grid_of
 from graddiv.report.output import Figure, Table, save
 from graddiv.report.plan import Plan, PlanReader
+from graddiv.report.summary import accuracy_summary
 from graddiv.report.tables import accuracy_table, attack_table, checklist_table
 from graddiv.report.zoo import zoo_table
 
@@ -21,6 +22,7 @@ CHECKLIST_TABLE = "checklist"
 RENDERERS: dict[str, Callable[[Comparison], Table] | Callable[[Comparison], Figure]] = {
     ATTACK_TABLE: attack_table,
     "accuracy-table": accuracy_table,
+    "accuracy-summary": accuracy_summary,
     "gradient-noise": gradient_noise_table,
     CHECKLIST_TABLE: checklist_table,
     "zoo-table": zoo_table,

@@ -17,7 +17,7 @@ from graddiv.records import (
     over_trainings,
     table,
 )
-from graddiv.report.comparison import Comparison, PublishedValue, ReportRun, curves, is_eot
+from graddiv.report.comparison import Comparison, Curves, PublishedValue, ReportRun, curves, is_eot
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.texts import bound
 
@@ -76,16 +76,7 @@ def attack_table(comparison: Comparison) -> Table:
 
 def accuracy_table(comparison: Comparison) -> Table:
     """EOT-FGSM, EOT-PGD and EOT-SPGD for each n against epsilon; the paper's values, of its supplement, below ours."""
-    swept = [
-        (attack, n, runs, found)
-        for attack in ("FGSM", "PGD", "SPGD")
-        for n in _ns(comparison, attack)
-        if (runs := _with_n(comparison, attack, n)).runs and (found := curves(runs, "epsilon", attack)) is not None
-    ]
-    if not swept:
-        raise GradDivError(
-            "no run was attacked with FGSM or PGD: 'graddiv attack RUN --attacks fgsm,pgd --modes eot' does it"
-        )
+    swept = swept_attacks(comparison)
     ours = {epsilon for *_, found in swept for _, points in found.of_runs for epsilon, _ in points}
     epsilons = [0.0, *sorted(ours | set(comparison.published.epsilons()))]
     body: list[tuple[str, ...]] = []
@@ -128,6 +119,21 @@ def accuracy_table(comparison: Comparison) -> Table:
         ),
         numbers=tuple(numbers),
     )
+
+
+def swept_attacks(comparison: Comparison) -> list[tuple[str, int | None, Comparison, Curves]]:
+    """(attack, n, its runs with these records alone, their curves over epsilon); n None: of deterministic networks."""
+    swept = [
+        (attack, n, runs, found)
+        for attack in ("FGSM", "PGD", "SPGD")
+        for n in _ns(comparison, attack)
+        if (runs := _with_n(comparison, attack, n)).runs and (found := curves(runs, "epsilon", attack)) is not None
+    ]
+    if not swept:
+        raise GradDivError(
+            "no run was attacked with FGSM or PGD: 'graddiv attack RUN --attacks fgsm,pgd --modes eot' does it"
+        )
+    return swept
 
 
 def checklist_table(comparison: Comparison) -> Table:

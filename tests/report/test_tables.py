@@ -15,6 +15,7 @@ from graddiv.records import table
 from graddiv.report.comparison import Comparison, NothingPublished, ReportRun, curves
 from graddiv.report.gradient_noise import gradient_noise_table
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table, latex, latex_text, markdown, save, table_files
+from graddiv.report.summary import accuracy_summary
 from graddiv.report.tables import accuracy_table, attack_table, checklist_table
 from tests.report import fake
 
@@ -238,6 +239,24 @@ def test_variants_of_a_method_share_the_papers_row_and_are_told_apart(comparison
     assert [row for row in both.rows if row[3] == "paper"] == [row for row in alone.rows if row[3] == "paper"]
     titles = {row[both.number_columns.index("title")] for row in both.numbers}
     assert titles == {run.title for run in (*swept.runs, *variants)}
+
+
+def test_a_summary_has_one_number_in_a_cell_and_counts_the_trainings_that_were_attacked(
+    comparison: Comparison, tmp_path: Path
+) -> None:
+    again = [fake.run(tmp_path / f"again-{i}", "adv-bnn") for i in range(2)]
+    unattacked = replace(again[1], attacks=tuple(r for r in again[1].attacks if r.is_clean))
+    pooled = fake.swept(comparison.of([*comparison.runs, again[0], unattacked]), "epsilon")
+    made = accuracy_summary(pooled)
+    assert made.columns == ("attack", "method", "trainings", "clean", "ε = 0.1", "ε = 0.2", "ε = 0.3")
+    row = next(row for row in made.rows if row[:2] == ("EOT-PGD, n = 10", "Adv-BNN"))
+    assert row[2] == "2"
+    swept = dict(curves(pooled, "epsilon").of_runs[1][1])  # type: ignore[union-attr]
+    assert row[5] == f"{100 * swept[0.2].mean:.1f} ± {100 * swept[0.2].training_std:.1f}"
+    published = [row for i, row in enumerate(made.rows) if i in made.published_rows]
+    assert ("EOT-PGD, n = 10", "Adv-BNN, the paper's") in {row[:2] for row in published}
+    (deterministic,) = [row for row in made.rows if row[:2] == ("PGD", "Adv. train")]
+    assert "±" not in "".join(deterministic)
 
 
 def test_the_checklist(comparison: Comparison) -> None:
