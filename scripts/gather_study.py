@@ -1,11 +1,12 @@
 """Draw the report of the study from its runs, and keep it with all that it is drawn from.
 
-python scripts/gather_study.py RUNS DIRECTORY
+python scripts/gather_study.py RUNS results/mnist-study docs/findings.md docs/study.md
 
 Runs that differ in nothing but the seed share a title, and so a line of a figure and a column of a table; records that
-were not made are left out.
+were not made are left out.  In the pages, tables are written anew between `<!-- NAME -->` and `<!-- end -->`.
 """
 
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -150,10 +151,23 @@ def gathered(runs: Path) -> Plan:
     )
 
 
+def fill(page: Path, directory: Path) -> None:
+    """Write the tables of the report into a page."""
+
+    def table(found: re.Match[str]) -> str:
+        lines = (directory / f"{found[1]}.md").read_text().splitlines()
+        rows = [line for line in lines if line.startswith("|")]
+        return "\n".join([f"<!-- {found[1]} -->", "", *rows, "", "<!-- end -->"])
+
+    page.write_text(re.sub(r"<!-- ([\w-]+) -->\n.*?<!-- end -->", table, page.read_text(), flags=re.DOTALL))
+
+
 if __name__ == "__main__":
-    source, directory = map(Path, sys.argv[1:])
+    source, directory, *pages = map(Path, sys.argv[1:])
     plan = gathered(source)
     networks = {name for name, run in plan.runs.items() if run.title in (*PAIR, DRAWS[1])}
     kept = archive(plan, directory, networks=networks)
     page, tables = render(kept, directory, PaperValues)
+    for shown in pages:
+        fill(shown, directory)
     print(f"{len(kept.runs)} runs, {len(kept.items)} tables and figures: {page}")
