@@ -45,6 +45,8 @@ class Item:
     """What is measured of them: names of paper/planning.py."""
     seeds: tuple[int, ...] | None = None
     """Of the trainings it compares; all if not given."""
+    about: str = ""
+    """What it looks into."""
     copy: str = ""
     """Of which copies of runs, RUN-COPY, it is made: those that were judged on fewer digits."""
 
@@ -54,18 +56,18 @@ TABLES = ("accuracy-summary", "accuracy-table")
 
 
 def curves_of(
-    name: str, titles: tuple[str, ...], *, strong: bool = True, seeds: tuple[int, ...] | None = None
+    name: str, about: str, titles: tuple[str, ...], *, strong: bool = True, seeds: tuple[int, ...] | None = None
 ) -> tuple[Item, ...]:
     """Accuracy against epsilon, drawn and as tables; with the strong adversary, and that of training in the tables."""
     needs, also = (("curve", "strong"), ("of-training",)) if strong else (("curve",), ())
     return (
-        Item(f"{name}accuracy-epsilon", "accuracy-epsilon", titles, needs, seeds),
-        *(Item(f"{name}{table}", table, titles, (*needs, *also), seeds) for table in TABLES),
+        Item(f"{name}accuracy-epsilon", "accuracy-epsilon", titles, needs, seeds, about),
+        *(Item(f"{name}{table}", table, titles, (*needs, *also), seeds, about) for table in TABLES),
     )
 
 
 ITEMS = (
-    *curves_of("", TRIO),
+    *curves_of("", "", TRIO),
     Item("gradient-noise", "gradient-noise", TRIO, ("gradient-noise",)),
     Item("kappa", "kappa", TRIO, ("concentration",)),
     Item("rho-attacked", "rho-attacked", TRIO, ("gradient-noise",)),
@@ -77,18 +79,18 @@ ITEMS = (
     Item("n-sensitivity", "n-sensitivity", PAIR, ("sweep-n",)),
     Item("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",), copy="close"),
     Item("passes-sensitivity", "passes-sensitivity", PAIR, ("budgets",), copy="passes"),
-    Item("by-n-table", "accuracy-table", PAIR, ("curves",), seeds=(0,)),
+    Item("by-n-table", "accuracy-table", PAIR, ("curves",), seeds=(0,), about="Each n"),
     Item("rotation", "rotation", PAIR, ("rotation",), copy="close"),
     Item("attack-table", ATTACK_TABLE, PAIR, ("suite",), copy="close"),
     Item("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",), copy="close"),
     Item("checklist", "checklist", PAIR, ("checklist",), copy="close"),
-    *curves_of("draws-", (BASE, *DRAWS), seeds=(0, 1, 2)),
-    *curves_of("steps-", STEPS),
-    *curves_of("longer-", LONGER),
+    *curves_of("draws-", "Second stages against five draws", (BASE, *DRAWS), seeds=(0, 1, 2)),
+    *curves_of("steps-", "Second stages against ten steps", STEPS),
+    *curves_of("longer-", "Longer second stages", LONGER),
     Item("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
-    *curves_of("methods-", (*OTHERS, *PAIR), strong=False),
-    *curves_of("variants-", (GRADDIV, *VARIANTS), strong=False),
-    *curves_of("width-", NARROW, strong=False),
+    *curves_of("methods-", "Other defenses", (*OTHERS, *PAIR), strong=False),
+    *curves_of("variants-", "Other regularizers and places", (GRADDIV, *VARIANTS), strong=False),
+    *curves_of("width-", "Half the width", NARROW, strong=False),
     Item("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",), seeds=(0,)),
 )
 
@@ -140,7 +142,7 @@ def gathered(runs: Path) -> Plan:
             if (names := made(run, item.needs))
         }
         if records:
-            items.append(PlannedItem(name=item.name, renderer=item.renderer, records=records))
+            items.append(PlannedItem(name=item.name, renderer=item.renderer, records=records, about=item.about))
     used = {name for item in items for name in item.records}
     return Plan(
         title="The paper's MNIST findings, re-tested",
@@ -165,7 +167,8 @@ def fill(page: Path, directory: Path) -> None:
 if __name__ == "__main__":
     source, directory, *pages = map(Path, sys.argv[1:])
     plan = gathered(source)
-    networks = {name for name, run in plan.runs.items() if run.title in (*PAIR, DRAWS[1])}
+    of_titles = {name: run for name, run in plan.runs.items() if run.title in (*PAIR, DRAWS[1])}
+    networks = {name for name, run in of_titles.items() if name == Run(Path(run.path)).experiment.run_name}  # no copies
     kept = archive(plan, directory, networks=networks)
     page, tables = render(kept, directory, PaperValues)
     for shown in pages:

@@ -129,6 +129,14 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
         Request(entries_of("study-seeds"), "demo")
 
 
+def test_items_of_several_entries_say_what_they_look_into() -> None:
+    alone = plan_report(Request(entries_of("study-longer"), "quick"), Path("runs"))
+    assert {item.about for item in alone.items} == {""}
+    study = plan_report(Request(entries_of("mnist-study"), "quick"), Path("runs"))
+    abouts = [item.about for item in study.items if item.renderer == "accuracy-epsilon"]
+    assert len(set(abouts)) == len(abouts) > 3
+
+
 def test_seeds_are_trainings_of_one_method() -> None:
     plan = plan_report(Request(entries_of("kappa-mnist"), "quick", seeds=(3, 5)), Path("runs"))
     assert len(plan.runs) == 4

@@ -227,7 +227,8 @@ def plan_report(request: Request, runs: Path) -> Plan:
                 items += _attack_tables(base, render.needs, compared)
             else:
                 records = {name: _files(run, render.needs) for name, run in compared.items()}
-                items.append(PlannedItem(name=base, renderer=render.renderer, records=records))
+                about = entry.title if len(entries) > 1 else ""
+                items.append(PlannedItem(name=base, renderer=render.renderer, records=records, about=about))
     headline = next((item.name for item in items if item.renderer == ATTACK_TABLE), None)
     title_ = entries[0].title if len(entries) == 1 else f"{len(entries)} tables and figures"
     return Plan(title=title_, scale=request.scale, runs=planned, items=tuple(items), headline=headline)

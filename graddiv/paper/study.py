@@ -14,6 +14,7 @@ STUDY = (
         TRIO,
         (
             Render("accuracy-epsilon", ("curve", "strong")),
+            Render("accuracy-summary", ("curve", "strong", "of-training")),
             Render("accuracy-table", ("curve", "strong", "of-training")),
             Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),
@@ -30,6 +31,7 @@ STUDY = (
         TRIO[1:],
         (
             Render("accuracy-epsilon", ("curve", "strong")),
+            Render("accuracy-summary", ("curve", "strong", "of-training")),
             Render("accuracy-table", ("curve", "strong", "of-training")),
             Render("training-concentration"),
             Render("rho-nearby", ("nearby",)),
@@ -45,6 +47,7 @@ STUDY = (
         TRIO[1:],
         (
             Render("accuracy-epsilon", ("curve", "strong")),
+            Render("accuracy-summary", ("curve", "strong", "of-training")),
             Render("accuracy-table", ("curve", "strong", "of-training")),
         ),
         seeds=(0, 1, 2),

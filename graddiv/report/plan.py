@@ -42,6 +42,8 @@ class PlannedItem(_Part):
     """What draws it: a name in `graddiv.report.renderers`."""
     records: dict[str, tuple[str, ...]]
     """Run -> the files below its records that it is made of; none where the training log is all it needs."""
+    about: str = ""
+    """What it looks into, where a report has several of its kind; stands before its title."""
 
 
 class Plan(_Part):

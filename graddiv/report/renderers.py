@@ -43,7 +43,9 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
         if item.renderer not in RENDERERS:
             raise unknown("renderer", item.renderer, RENDERERS)
         comparison = reader.comparison(item)
-        made.append(replace(RENDERERS[item.renderer](comparison), name=item.name))
+        drawn = RENDERERS[item.renderer](comparison)
+        title = f"{item.about}: {drawn.title}" if item.about else drawn.title
+        made.append(replace(drawn, name=item.name, title=title))
         if item.renderer == ATTACK_TABLE:
             grids[item.name] = grid_of(comparison)
     if plan.headline is not None and plan.headline not in grids:

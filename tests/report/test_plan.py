@@ -83,6 +83,13 @@ def changed(plan: Plan, **values: Any) -> Plan:
     return plan.model_copy(update={"items": (item.model_copy(update=values),)})
 
 
+def test_what_an_item_looks_into_stands_before_its_title(tree: Path) -> None:
+    plan = Plan.load(tree / "report")
+    item = next(item for item in plan.items if item.name == plan.headline)
+    _, (drawn,) = render(plan.model_copy(update={"items": (item.model_copy(update={"about": "Noise"}),)}), tree / "out")
+    assert drawn.title.startswith("Noise: Accuracy (%) under attack")
+
+
 def test_what_a_plan_names_and_is_not_there(tree: Path) -> None:
     plan = Plan.load(tree / "report")
     run = next(iter(plan.runs))
