@@ -6,6 +6,13 @@ from graddiv.paper.entry import Entry, Render
 TRIO = ("adv-bnn", "adv-bnn+control", "adv-bnn+graddiv")
 """Adv-BNN, the same trained longer, and the same trained longer with GradDiv."""
 
+CURVES = (
+    Render("accuracy-epsilon", ("curve", "strong")),
+    Render("accuracy-summary", ("curve", "strong", "of-training")),
+    Render("accuracy-table", ("curve", "strong", "of-training")),
+)
+"""EOT-PGD and the strong adversary against epsilon, in the tables with the adversary of training."""
+
 STUDY = (
     Entry(
         "study-seeds",
@@ -13,9 +20,7 @@ STUDY = (
         "mnist",
         TRIO,
         (
-            Render("accuracy-epsilon", ("curve", "strong")),
-            Render("accuracy-summary", ("curve", "strong", "of-training")),
-            Render("accuracy-table", ("curve", "strong", "of-training")),
+            *CURVES,
             Render("gradient-noise", ("gradient-noise",)),
             Render("kappa", ("concentration",)),
             Render("rho-attacked", ("gradient-noise",)),
@@ -30,9 +35,7 @@ STUDY = (
         "mnist",
         TRIO[1:],
         (
-            Render("accuracy-epsilon", ("curve", "strong")),
-            Render("accuracy-summary", ("curve", "strong", "of-training")),
-            Render("accuracy-table", ("curve", "strong", "of-training")),
+            *CURVES,
             Render("training-concentration"),
             Render("rho-nearby", ("nearby",)),
         ),
@@ -45,11 +48,7 @@ STUDY = (
         "What a second stage against an adversary of five sample models at each step makes of the same networks",
         "mnist",
         TRIO[1:],
-        (
-            Render("accuracy-epsilon", ("curve", "strong")),
-            Render("accuracy-summary", ("curve", "strong", "of-training")),
-            Render("accuracy-table", ("curve", "strong", "of-training")),
-        ),
+        (*CURVES,),
         seeds=(0, 1, 2),
         settings=("stages.0.adversary_n=5",),
         scales=("quick",),
