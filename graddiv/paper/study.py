@@ -48,7 +48,7 @@ STUDY = (
         "What a second stage against an adversary of five sample models at each step makes of the same networks",
         "mnist",
         TRIO[1:],
-        (*CURVES,),
+        CURVES,
         seeds=(0, 1, 2),
         settings=("stages.0.adversary_n=5",),
         scales=("quick",),
