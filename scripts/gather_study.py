@@ -79,7 +79,7 @@ ITEMS = (
     Item("n-sensitivity", "n-sensitivity", PAIR, ("sweep-n",)),
     Item("m-sensitivity", "m-sensitivity", PAIR, ("sweep-m",), copy="close"),
     Item("passes-sensitivity", "passes-sensitivity", PAIR, ("budgets",), copy="passes"),
-    Item("by-n-table", "accuracy-table", PAIR, ("curves",), seeds=(0,), about="Each n"),
+    Item("by-n-table", "accuracy-table", PAIR, ("curves",), about="Each n", copy="each-n"),
     Item("rotation", "rotation", PAIR, ("rotation",), copy="close"),
     Item("attack-table", ATTACK_TABLE, PAIR, ("suite",), copy="close"),
     Item("attack-table-beyond", ATTACK_TABLE, PAIR, ("suite-beyond",), copy="close"),
