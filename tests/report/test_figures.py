@@ -257,6 +257,13 @@ def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None
     )
 
 
+def test_lambdas_are_compared_at_radii_that_all_have(comparisons: dict[str, Comparison]) -> None:
+    first, *others = comparisons["lambda-sensitivity"].runs
+    fewer = replace(first, attacks=tuple(r for r in first.attacks if r.is_clean or r.epsilon == 0.3))
+    drawing = FIGURES["lambda-sensitivity"](fake.compared(fewer, *others))
+    assert {row["epsilon"] for row in table(drawing, quantity="accuracy")} == {0.0, 0.3}
+
+
 def test_passes_are_models_times_iterations(drawings: dict[str, Figure]) -> None:
     drawing = drawings["passes-sensitivity"]
     assert {row["x"] for row in table(drawing)} == {4 * 25, 4 * 100}

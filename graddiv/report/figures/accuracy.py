@@ -222,12 +222,15 @@ def lambda_sensitivity(comparison: Comparison) -> Figure:
         )
     figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.8)
     by_lam = [(run, dict(from_clean(comparison, run, points))) for run, points in swept.of_runs]
-    epsilons = _spread(sorted({epsilon for _, points in by_lam for epsilon in points}), 5)
+    found = [set(points) for _, points in by_lam]
+    epsilons = _spread(
+        sorted(set.intersection(*found) or set.union(*found)), 5
+    )  # where all can be compared, if anywhere
     colours = matplotlib.colormaps["cividis"](np.linspace(0, 0.75, len(epsilons)))
     rows: list[tuple[object, ...]] = []
     for epsilon, colour, marker in zip(epsilons, colours, "osD^v", strict=False):
-        found = [(run, points[epsilon]) for run, points in by_lam if epsilon in points]
-        shown = [(run.lam, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for run, s in found]
+        there = [(run, points[epsilon]) for run, points in by_lam if epsilon in points]
+        shown = [(run.lam, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for run, s in there]
         lam, accuracy, low, high = zip(*shown, strict=True)
         label = "clean" if epsilon == 0 else f"ε = {epsilon:.4g}"
         left.plot(lam, accuracy, color=colour, marker=marker, label=label)
