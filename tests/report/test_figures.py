@@ -257,6 +257,14 @@ def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None
     )
 
 
+def test_the_papers_curve_is_drawn_once_for_all_variants_of_a_method(comparisons: dict[str, Comparison]) -> None:
+    one = comparisons["accuracy-epsilon"]
+    two = one.of([*one.runs, *(replace(run, title=f"{run.title}, longer") for run in one.runs)])
+    alone, both = (table(FIGURES["accuracy-epsilon"](each), whose="paper") for each in (one, two))
+    assert alone
+    assert both == alone
+
+
 def test_lambdas_are_compared_at_radii_that_all_have(comparisons: dict[str, Comparison]) -> None:
     first, *others = comparisons["lambda-sensitivity"].runs
     fewer = replace(first, attacks=tuple(r for r in first.attacks if r.is_clean or r.epsilon == 0.3))

@@ -108,8 +108,9 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
     run_looks = looks([run for run, _ in swept.of_runs])
     rows, papers = [], []
     for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
-        theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
-        papers += plot_papers(axes, run, look, theirs)
+        if run.method not in {row[0] for row in papers}:  # once, where ours has it in several variants
+            theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
+            papers += plot_papers(axes, run, look, theirs)
         rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points))
     strong = curves(comparison, "epsilon", "SPGD")
     for run, points in strong.of_runs if strong else ():
