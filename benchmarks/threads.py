@@ -54,10 +54,12 @@ def main() -> None:
         return
     contestants = [f"{place}, {wait}" for place in PLACES for wait in WAITS]
     found = compete("benchmarks.threads", contestants, options.quick, 1 if options.quick else 3)
+    turns = {"fastest": "seconds", "slowest": "slowest"}
     ratios = {
-        f"two_threads_{place}, as the command waits/default": found[f"{place}, default"]["seconds"]
-        / found[f"{place}, command"]["seconds"]
+        f"two_threads_{place}, {turn} turn, as the command waits/default": found[f"{place}, default"][key]
+        / found[f"{place}, command"][key]
         for place in PLACES
+        for turn, key in turns.items()
     }
     report(ratios | {"slowest turn/fastest": spread(found)}, options.json)
 
