@@ -106,7 +106,8 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         )
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.35, 3.3)
     run_looks = looks([run for run, _ in swept.of_runs])
-    rows, papers = [], []
+    rows: list[tuple[object, ...]] = []
+    papers: list[tuple[object, ...]] = []
     for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
         if run.method not in {row[0] for row in papers}:  # once, where ours has it in several variants
             theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
