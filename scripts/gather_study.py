@@ -28,7 +28,8 @@ DRAWS = (f"{CONTROL}, trained against 5 draws", f"{GRADDIV}, trained against 5 d
 STEPS = (f"{CONTROL}, trained against 10 steps", f"{GRADDIV}, trained against 10 steps")
 VARIANTS = (f"{GRADDIV}-mean", f"{GRADDIV}-dpp", f"{GRADDIV}, R at the adversarial x", f"{GRADDIV} from scratch")
 LAMBDAS = (CONTROL, f"{GRADDIV}, λ = 0.1", f"{GRADDIV}, λ = 0.3", GRADDIV, f"{GRADDIV}, λ = 3")
-NARROW = (f"{BASE}, width 1/8", f"{GRADDIV}, width 1/8")
+NARROW = tuple(f"{title}, width 1/8" for title in TRIO)
+STEEPER = f"{GRADDIV}, one filter made steeper"
 OTHERS = ("No defense", "Adv. train", "RSE", "RSE + GradDiv", "PNI", "MI")
 
 
@@ -90,16 +91,30 @@ ITEMS = (
     Item("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
     *curves_of("methods-", "Other defenses", (*OTHERS, *PAIR), strong=False),
     *curves_of("variants-", "Other regularizers and places", (GRADDIV, *VARIANTS), strong=False),
-    *curves_of("width-", "Half the width", NARROW, strong=False),
+    *curves_of("filter-", "One filter made steeper", (BASE, GRADDIV, STEEPER), seeds=(0, 1)),
+    Item(
+        "filter-rho-nearby",
+        "rho-nearby",
+        (GRADDIV, STEEPER),
+        ("nearby",),
+        seeds=(0, 1),
+        about="One filter made steeper",
+    ),
+    *curves_of("width-", "An eighth of the paper's width", NARROW, strong=False),
     Item("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",), seeds=(0,)),
 )
+
+
+STEEPENED = "steep-filter"
+"""In the names of what scripts/steepen_filter.py wrote for the study."""
 
 
 def title_of(experiment: Experiment) -> str:
     """The method, and in what the training departs from the study's own."""
     last, R = experiment.schedule[-1], experiment.regularization
     adversary = experiment.adversary_of(last)
-    second_stage = bool(experiment.stages) or experiment.network.start is not None
+    start = experiment.network.start
+    second_stage = bool(experiment.stages) or start is not None
     from_scratch = R is not None and adversary is not None and not second_stage
     parts = [
         title(experiment.method) + (" from scratch" if from_scratch else ""),
@@ -109,6 +124,7 @@ def title_of(experiment: Experiment) -> str:
         f"trained against {adversary.m} steps" if adversary is not None and adversary.m != 5 else "",
         f"λ = {R.lam:g}" if R is not None and R.lam != 1 else "",
         "R at the adversarial x" if R is not None and R.at == "adversarial" else "",
+        "one filter made steeper" if start is not None and STEEPENED in start.path else "",
     ]
     return ", ".join(part for part in parts if part)
 
