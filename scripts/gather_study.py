@@ -29,7 +29,7 @@ STEPS = (f"{CONTROL}, trained against 10 steps", f"{GRADDIV}, trained against 10
 VARIANTS = (f"{GRADDIV}-mean", f"{GRADDIV}-dpp", f"{GRADDIV}, R at the adversarial x", f"{GRADDIV} from scratch")
 LAMBDAS = (CONTROL, f"{GRADDIV}, λ = 0.1", f"{GRADDIV}, λ = 0.3", GRADDIV, f"{GRADDIV}, λ = 3")
 NARROW = tuple(f"{title}, width 1/8" for title in TRIO)
-STEEPER = f"{GRADDIV}, one filter made steeper"
+STEEPER = tuple(f"{title}, one filter made steeper" for title in (CONTROL, GRADDIV))
 OTHERS = ("No defense", "Adv. train", "RSE", "RSE + GradDiv", "PNI", "MI")
 
 
@@ -91,14 +91,9 @@ ITEMS = (
     Item("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
     *curves_of("methods-", "Other defenses", (*OTHERS, *PAIR), strong=False),
     *curves_of("variants-", "Other regularizers and places", (GRADDIV, *VARIANTS), strong=False),
-    *curves_of("filter-", "One filter made steeper", (BASE, GRADDIV, STEEPER), seeds=(0, 1)),
+    *curves_of("filter-", "One filter made steeper", (BASE, GRADDIV, *STEEPER), seeds=(0, 1)),
     Item(
-        "filter-rho-nearby",
-        "rho-nearby",
-        (GRADDIV, STEEPER),
-        ("nearby",),
-        seeds=(0, 1),
-        about="One filter made steeper",
+        "filter-rho-nearby", "rho-nearby", (BASE, GRADDIV, STEEPER[1]), ("nearby",), (0, 1), "One filter made steeper"
     ),
     *curves_of("width-", "An eighth of the paper's width", NARROW, strong=False),
     Item("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",), seeds=(0,)),
@@ -183,7 +178,7 @@ def fill(page: Path, directory: Path) -> None:
 if __name__ == "__main__":
     source, directory, *pages = map(Path, sys.argv[1:])
     plan = gathered(source)
-    of_titles = {name: run for name, run in plan.runs.items() if run.title in (*PAIR, DRAWS[1])}
+    of_titles = {name: run for name, run in plan.runs.items() if run.title in (*PAIR, DRAWS[1], STEEPER[1])}
     networks = {name for name, run in of_titles.items() if name == Run(Path(run.path)).experiment.run_name}  # no copies
     kept = archive(plan, directory, networks=networks)
     page, tables = render(kept, directory, PaperValues)
