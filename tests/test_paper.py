@@ -1,6 +1,7 @@
 """Every table and figure of the paper can be reproduced: its runs, its measurements, its files."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -192,7 +193,10 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
 ) -> None:
     own_width = [setting for setting in SETTINGS if not setting.startswith("network.width")]
     page = reproduced(["demo"], tmp_path, monkeypatch, own_width)
-    assert "Accuracy (%) under attack, MNIST, ε = 0.3" in page.read_text()
+    html = page.read_text()
+    assert "Accuracy (%) under attack, MNIST, ε = 0.3" in html
+    first = re.findall(r'<img [^>]*alt="([^".]*)', html)[0]
+    assert first.endswith("Accuracy under EOT-PGD against the perturbation bound")
     copied = [run for run in (tmp_path / "runs").iterdir() if run.name.startswith("mnist-adv-bnn")]
     assert len(copied) == 2
 
