@@ -15,7 +15,7 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.checklist import Settings
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.paper.entries import DEMO, ENTRIES
+from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO
 from graddiv.paper.entry import EFFORTS, Effort
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report, plan_runs
 from graddiv.paper.published import PaperValues
@@ -121,6 +121,21 @@ def test_a_stage_is_planned_once_and_training_comes_first() -> None:
         seen.add(stage.directory)
 
 
+def test_demos_and_the_study_do_not_share_run_directories() -> None:
+    """They judge the same two networks on other digits, and a copy in half precision is not a training."""
+    requests = [
+        Request(QUICK_DEMO, "demo", quick=True),
+        Request(entries_of("demo"), "demo"),
+        Request(entries_of("mnist-study"), "quick"),
+    ]
+    quick, full, study = ({stage.directory for stage in stages_of(each, Path("runs"))} for each in requests)
+    assert not quick & full
+    assert not (quick | full) & study
+    for request in requests:
+        planned = {Path(run.path) for run in plan_report(request, Path("runs")).runs.values()}
+        assert planned == {stage.directory for stage in stages_of(request, Path("runs"))}
+
+
 def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
     with pytest.raises(GradDivError, match="unknown target 'table-mnits', did you mean 'table-mnist'"):
         entries_of("table-mnits")
@@ -197,7 +212,7 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
     assert "Accuracy (%) under attack, MNIST, ε = 0.3" in html
     first = re.findall(r'<img [^>]*alt="([^".]*)', html)[0]
     assert first.endswith("Accuracy under EOT-PGD against the perturbation bound")
-    copied = [run for run in (tmp_path / "runs").iterdir() if run.name.startswith("mnist-adv-bnn")]
+    copied = [run for run in (tmp_path / "runs").iterdir() if run.name.startswith("demo-mnist-adv-bnn")]
     assert len(copied) == 2
 
 

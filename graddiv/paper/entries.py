@@ -116,5 +116,9 @@ DEMO = (
 )
 
 QUICK_NEEDS = {"curve", "gradients", "concentration"}
-QUICK_DEMO = (replace(DEMO[0], renders=tuple(r for r in DEMO[0].renders if QUICK_NEEDS.issuperset(r.needs))),)
+QUICK_DEMO = (
+    replace(
+        DEMO[0], name="demo-quick", renders=tuple(r for r in DEMO[0].renders if QUICK_NEEDS.issuperset(r.needs))
+    ),
+)
 """The demo in a minute: the curves and the gradients, without the table of attacks and without training."""

@@ -193,29 +193,36 @@ class Request:
                     f"{entry.name} is reproduced at scale {' or '.join(entry.scales)}, but --scale is {self.scale}"
                 )
 
-    def experiments(self, entry: Entry) -> list[Experiment]:
-        """The runs that an entry compares."""
-        return entry.experiments(self.scale, self.data, self.overrides, self.seeds)
+    def runs(self, entry: Entry) -> dict[str, RunPlan]:
+        """The runs that an entry compares, by the names of their directories.
+
+        A network that comes with the package has a directory for each entry that copies it: every demo judges it on
+        other examples, and a copy in half precision must not stand in for a training.
+        """
+        prefix = f"{entry.name}-" if entry.shipped else ""
+        return {
+            f"{prefix}{experiment.run_name}": RunPlan(experiment, self.effort, entry.judged_on, entry.shipped)
+            for experiment in entry.experiments(self.scale, self.data, self.overrides, self.seeds)
+        }
 
 
 def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
     """Every run that the entries need, by name, with what is measured of it."""
     found: dict[str, tuple[RunPlan, list[str]]] = {}
     for entry in request.entries:
-        for experiment in request.experiments(entry):
-            run = RunPlan(experiment, request.effort, entry.judged_on, entry.shipped)
-            _, needs = found.setdefault(experiment.run_name, (run, []))
+        for name, run in request.runs(entry).items():
+            _, needs = found.setdefault(name, (run, []))
             needs += [need for need in entry.needs if need not in needs and run.has(need)]
     return found
 
 
 def plan_report(request: Request, runs: Path) -> Plan:
     """The plan of the report: the records of every table and figure, by file name, of runs below a directory."""
-    found, entries = plan_runs(request), request.entries
+    entries = request.entries
     planned: dict[str, PlannedRun] = {}
     items: list[PlannedItem] = []
     for entry in entries:
-        compared = {e.run_name: found[e.run_name][0] for e in request.experiments(entry)}
+        compared = request.runs(entry)
         for name, run in compared.items():
             shown = _title(run.experiment, bool(entry.lambdas))
             planned.setdefault(name, PlannedRun(path=str(runs / name), title=shown))
