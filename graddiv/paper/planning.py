@@ -117,10 +117,9 @@ def _of_training(run: RunPlan) -> list[Cell]:
 def _strong(run: RunPlan) -> list[Cell]:
     """The strong adversary with as many passes as the curve's, where the paper's two methods part."""
     passes = max(run.effort.curve_n) * run.effort.m
+    attack = StochasticPGD(m=passes // STRONG_N)
     epsilons = [run.at(ratio) for ratio in PARTING]
-    return cells(
-        [StochasticPGD(m=passes // STRONG_N)], epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random
-    )
+    return cells([attack], epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random)
 
 
 def _budgets(run: RunPlan) -> list[Cell]:

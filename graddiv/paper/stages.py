@@ -88,8 +88,9 @@ class StageRunner:
         if stage.need is None:
             if stage.plan.shipped:
                 return 0.0
-            beside = first_stages_beside(experiment, stage.run)
-            done = stage.run.epochs_done or max(stage.taken_over, beside.epochs_done if beside else 0)
+            done = stage.run.epochs_done or stage.taken_over
+            if not done and (beside := first_stages_beside(experiment, stage.run)) is not None:
+                done = beside.epochs_done
             return training_seconds(experiment, str(self.process.device), done) / self.process.size
         if stage.need == CHECKLIST_NEED:
             examples = stage.plan.effort.examples or 10_000
