@@ -30,6 +30,10 @@ VARIANTS = (f"{GRADDIV}-mean", f"{GRADDIV}-dpp", f"{GRADDIV}, R at the adversari
 LAMBDAS = (CONTROL, f"{GRADDIV}, λ = 0.1", f"{GRADDIV}, λ = 0.3", GRADDIV, f"{GRADDIV}, λ = 3")
 NARROW = tuple(f"{title}, width 1/8" for title in TRIO)
 STEEPER = tuple(f"{title}, one filter made steeper" for title in (CONTROL, GRADDIV))
+WHOLE_SCHEDULE = (
+    f"{BASE}, 60 epochs, trained against 10 steps",
+    f"{GRADDIV} from scratch, 60 epochs, trained against 10 steps",
+)
 OTHERS = ("No defense", "Adv. train", "RSE", "RSE + GradDiv", "PNI", "MI")
 
 
@@ -96,6 +100,7 @@ ITEMS = (
         "filter-rho-nearby", "rho-nearby", (BASE, GRADDIV, STEEPER[1]), ("nearby",), (0, 1), "One filter made steeper"
     ),
     *curves_of("width-", "An eighth of the paper's width", NARROW, strong=False),
+    *curves_of("whole-", "The paper's whole schedule", WHOLE_SCHEDULE),
     Item("lambda-sensitivity", "lambda-sensitivity", LAMBDAS, ("curve",), seeds=(0,)),
 )
 
@@ -114,7 +119,7 @@ def title_of(experiment: Experiment) -> str:
     parts = [
         title(experiment.method) + (" from scratch" if from_scratch else ""),
         f"width 1/{1 / experiment.network.width:g}" if experiment.network.width != 0.25 else "",
-        f"{last.epochs} epochs" if second_stage and last.epochs != 3 else "",
+        f"{last.epochs} epochs" if last.epochs != (3 if second_stage else 12) else "",
         f"trained against {adversary.n} draws" if adversary is not None and adversary.n > 1 else "",
         f"trained against {adversary.m} steps" if adversary is not None and adversary.m != 5 else "",
         f"λ = {R.lam:g}" if R is not None and R.lam != 1 else "",
@@ -125,7 +130,7 @@ def title_of(experiment: Experiment) -> str:
 
 
 WHOLE = ("sweep-n", "sweep-m", "budgets", "curves")
-"""Needs of which single records say nothing; other curves share them."""
+"""Needs of which single records say nothing, as other curves share them: all of a radius count, or none."""
 
 
 def made(run: Run, needs: tuple[str, ...]) -> tuple[str, ...]:
@@ -134,7 +139,11 @@ def made(run: Run, needs: tuple[str, ...]) -> tuple[str, ...]:
     for need in (need for need in needs if plan.has(need)):
         names = plan.files(need)
         there = [name for name in names if (run.records / name).exists()]
-        found += there if need not in WHOLE or there == names else []
+        if need in WHOLE:
+            radius = {cell.file_name: cell.epsilon for cell in plan.cells(need)}
+            unfinished = {radius[name] for name in names if name not in there}
+            there = [name for name in there if radius[name] not in unfinished]
+        found += there
     return tuple(dict.fromkeys(found)) if any(not name.startswith("clean-") for name in found) else ()
 
 

@@ -1,6 +1,7 @@
 """Every table and figure of the paper can be reproduced: its runs, its measurements, its files."""
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,14 +15,15 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
 from graddiv.evaluation.checklist import Settings
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.paper.entries import DEMO, ENTRIES
+from graddiv.paper.costs import seconds_to_train
+from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO
 from graddiv.paper.entry import EFFORTS, Effort
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report, plan_runs
 from graddiv.paper.published import PaperValues
 from graddiv.paper.stages import StageRunner, claim, stages_of
-from graddiv.paper.study import STUDY, ZOO
+from graddiv.paper.study import STUDY, STUDY_WHOLE, ZOO
 from graddiv.paper.targets import entries_of, targets
-from graddiv.recipes import title
+from graddiv.recipes import recipe, title
 from graddiv.report.figures import FIGURES
 from graddiv.report.plan import PLAN, Plan
 from graddiv.report.renderers import RENDERERS, render
@@ -64,7 +66,7 @@ def reproduced(
 
 def test_every_entry_names_what_exists() -> None:
     needs = {*ATTACKED, *MEASUREMENTS, CHECKLIST_NEED}
-    for entry in (*ENTRIES.values(), *DEMO, *STUDY, ZOO):
+    for entry in (*ENTRIES.values(), *DEMO, *STUDY, STUDY_WHOLE, ZOO):
         assert {render.renderer for render in entry.renders} <= set(RENDERERS), entry.name
         assert set(entry.needs) <= needs, entry.name
         for scale in entry.scales:
@@ -76,6 +78,7 @@ def test_every_entry_names_what_exists() -> None:
         "stl10",
         "mnist-study",
         "zoo",
+        "study-whole",
         *(e.name for e in STUDY),
         *ENTRIES,
     }
@@ -118,6 +121,21 @@ def test_a_stage_is_planned_once_and_training_comes_first() -> None:
     for stage in planned:
         assert stage.need is None or stage.directory in seen
         seen.add(stage.directory)
+
+
+def test_demos_and_the_study_do_not_share_run_directories() -> None:
+    """They judge the same two networks on other digits, and a copy in half precision is not a training."""
+    requests = [
+        Request(QUICK_DEMO, "demo", quick=True),
+        Request(entries_of("demo"), "demo"),
+        Request(entries_of("mnist-study"), "quick"),
+    ]
+    quick, full, study = ({stage.directory for stage in stages_of(each, Path("runs"))} for each in requests)
+    assert not quick & full
+    assert not (quick | full) & study
+    for request in requests:
+        planned = {Path(run.path) for run in plan_report(request, Path("runs")).runs.values()}
+        assert planned == {stage.directory for stage in stages_of(request, Path("runs"))}
 
 
 def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
@@ -192,8 +210,11 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
 ) -> None:
     own_width = [setting for setting in SETTINGS if not setting.startswith("network.width")]
     page = reproduced(["demo"], tmp_path, monkeypatch, own_width)
-    assert "Accuracy (%) under attack, MNIST, ε = 0.3" in page.read_text()
-    copied = [run for run in (tmp_path / "runs").iterdir() if run.name.startswith("mnist-adv-bnn")]
+    html = page.read_text()
+    assert "Accuracy (%) under attack, MNIST, ε = 0.3" in html
+    first = re.findall(r'<img [^>]*alt="([^".]*)', html)[0]
+    assert first.endswith("Accuracy under EOT-PGD against the perturbation bound")
+    copied = [run for run in (tmp_path / "runs").iterdir() if run.name.startswith("demo-mnist-adv-bnn")]
     assert len(copied) == 2
 
 
@@ -229,6 +250,86 @@ def test_every_table_and_figure_renders(tmp_path: Path, monkeypatch: pytest.Monk
     for entry in ENTRIES.values():
         assert f"{entry.name}.csv" in files
     assert PLAN in files
+
+
+@pytest.mark.parametrize(
+    ("override", "taken_by"),
+    [
+        ("graddiv.rampup_from=start", {"rse+graddiv", "adv-bnn+graddiv"}),
+        ("gaussian.kl_scope=last", {"adv-bnn", "adv-bnn+graddiv"}),
+        ("stages.0.lr=1e-4", {"rse+graddiv", "adv-bnn+graddiv"}),
+        ("adversary.m=3", {"adv-bnn", "adv-bnn+graddiv"}),
+        ("training.batch=32", {"no-defense", "rse+graddiv", "adv-bnn", "adv-bnn+graddiv"}),
+    ],
+)
+def test_an_override_is_for_the_recipes_that_have_its_section(override: str, taken_by: set[str]) -> None:
+    entry = replace(ENTRIES["kappa-mnist"], methods=("no-defense", "rse+graddiv", "adv-bnn", "adv-bnn+graddiv"))
+    plain, changed = (plan_runs(Request([entry], "quick", overrides=o)) for o in ([], [override]))
+    assert len(changed) == len(plain)
+    assert {run.experiment.method for name, (run, _) in changed.items() if name not in plain} == taken_by
+
+
+def test_an_override_may_be_for_a_section_that_an_entry_adds() -> None:
+    entries = entries_of("study-scratch")
+    [run] = Request(entries, "quick", overrides=["graddiv.lam=3"]).runs(*entries).values()
+    assert run.experiment.lam == 3
+
+
+@pytest.mark.parametrize("target", ["rotation", "demo"])
+def test_an_override_that_no_recipe_takes_is_told_once(target: str) -> None:
+    told = r"^--set 'pni.scale=1': [^\n]* no section pni, expected one of adversary, data, [^\n]*network[^\n]*training$"
+    with pytest.raises(GradDivError, match=told):
+        Request(entries_of(target), "demo", overrides=["pni.scale=1"])
+
+
+def test_networks_that_come_trained_have_no_recipe_to_change() -> None:
+    with pytest.raises(GradDivError, match="--set 'seed=1': the networks come trained"):
+        Request(QUICK_DEMO, "demo", overrides=["seed=1"], quick=True)
+
+
+def test_every_training_of_the_study_has_a_label_of_its_own() -> None:
+    planned = stages_of(Request(entries_of("mnist-study"), "quick"), Path("runs"))
+    labels = [stage.label for stage in planned]
+    assert len(set(labels)) == len(labels)
+    assert "train Adv-BNN + GradDiv on mnist (lambda 1), as in study-scratch" in labels
+
+
+def test_a_first_stage_that_is_taken_over_takes_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("graddiv.experiment.probe.multiplications_per_second", lambda experiment, device: 1.0)
+    trainings = [s for s in stages_of(Request(entries_of("scatter"), "quick"), tmp_path) if s.need is None]
+    base, second = (stage.plan.experiment.work for stage in trainings)
+    runner = StageRunner(ALONE)
+    assert runner.seconds(trainings[0]) == base
+    assert runner.seconds(trainings[1]) == pytest.approx(second - base, rel=0.01)
+    assert seconds_to_train(entries_of("scatter"), "quick", lambda _: 1.0) == pytest.approx(second, rel=0.01)
+    [alone] = [s for s in stages_of(Request(entries_of("study-lambda"), "quick"), tmp_path) if s.need is None][:1]
+    assert runner.seconds(alone) == alone.plan.experiment.work, "nothing to take over"
+
+
+@pytest.mark.parametrize("name", ["table-mnist", "table-cifar10", "table-stl10", "table-rse"])
+@pytest.mark.parametrize("scale", ["quick", "paper"])
+def test_tables_that_people_quote_have_three_repeats(name: str, scale: str) -> None:
+    for run, needs in plan_runs(Request([ENTRIES[name]], scale)).values():
+        for need in needs:
+            assert {cell.repeat for cell in run.cells(need)} == {0, 1, 2}
+
+
+def test_the_whole_schedule_is_the_papers_at_a_quarter_of_its_width() -> None:
+    for run, _ in plan_runs(Request(entries_of("study-whole"), "quick")).values():
+        whole = recipe(f"mnist/{run.experiment.method}", "paper", ["network.width=0.25"])
+        assert run.experiment.digest == whole.digest
+        assert (whole.epochs, whole.training.batch, whole.training.decays) == (60, 128, (30,))
+        assert whole.adversary is not None
+        assert not whole.stages
+        assert (whole.adversary.m, whole.adversary.alpha) == (10, 0.25)
+    assert not any(entry.name == "study-whole" for entry in entries_of("mnist-study")), "a night of training"
+
+
+def test_budgets_grow_at_four_radii() -> None:
+    run, *_ = Request(entries_of("study-close"), "quick").runs(*entries_of("study-close")).values()
+    attacked = [cell for cell in run.cells("budgets") if cell.attack]
+    assert {cell.epsilon for cell in attacked} == {0.3, 0.34, 0.36, 0.38}
+    assert len(attacked) == 4 * 4
 
 
 @pytest.mark.parametrize("n", [1, 5])

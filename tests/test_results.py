@@ -4,6 +4,7 @@ import csv
 import json
 import re
 import runpy
+import shutil
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,21 @@ def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Pa
 def test_the_plan_is_what_the_script_makes_of_the_stored_runs() -> None:
     gathered = runpy.run_path(str(ROOT / "scripts" / "gather_study.py"))["gathered"]
     assert gathered(STUDY / "runs") == Plan.load(STUDY)
+
+
+def test_passes_are_drawn_at_each_radius_that_was_measured_to_its_end(tmp_path: Path) -> None:
+    script = runpy.run_path(str(ROOT / "scripts" / "gather_study.py"))
+    run = next(path for path in (STUDY / "runs").iterdir() if path.name.endswith("-passes"))
+    shutil.copytree(run, tmp_path / run.name)
+    copy = Run(tmp_path / run.name)
+    at_036 = script["made"](copy, ("budgets",))
+    passes = [25, 100, 400, 1600]
+    assert at_036 == ("clean-r0.record", *(f"spgd-eot4-m{m}-eps0.36-r0.record" for m in passes))
+    for m in passes[:-1]:
+        (copy.records / f"spgd-eot4-m{m}-eps0.3-r0.record").touch()
+    assert script["made"](copy, ("budgets",)) == at_036
+    (copy.records / "spgd-eot4-m1600-eps0.3-r0.record").touch()
+    assert len(script["made"](copy, ("budgets",))) == 1 + 2 * len(passes)
 
 
 def test_networks_are_there_of_both_methods() -> None:

@@ -23,8 +23,8 @@ def forward_work(network: "NetworkSection") -> float:
     return ARCHITECTURES[network.architecture].multiplications * network.width**2
 
 
-def work_of_steps(experiment: "Experiment") -> float:
-    """Multiplications of the steps of training, about.
+def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
+    """Multiplications of the steps of training, about, once so many epochs are done.
 
     Per image two passes for each step of the inner PGD, what the defense says for the loss and six for each gradient of
     R, a pass being a forward one of this architecture.
@@ -35,15 +35,19 @@ def work_of_steps(experiment: "Experiment") -> float:
         attack = 2 * adversary.m * adversary.n if adversary is not None else 0
         halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
         regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
-        passes += stage.epochs * (attack + experiment.defense.passes * halves + regularizer)
+        left, done = max(stage.epochs - done, 0), max(done - stage.epochs, 0)
+        passes += left * (attack + experiment.defense.passes * halves + regularizer)
     return _examples(experiment) * passes * forward_work(experiment.network)
 
 
-def training_work(experiment: "Experiment") -> float:
-    """Multiplications of the steps and of the gradients measured beside them, and as many as the rest is worth."""
-    looks = 1 + sum(stage.epochs for stage in experiment.schedule)
+def training_work(experiment: "Experiment", done: int = 0) -> float:
+    """Multiplications of the steps and of the gradients measured beside them, and as many as the rest is worth.
+
+    Of those that are left once so many epochs are done.
+    """
+    looks = experiment.epochs - done + (done == 0)
     measured = 6.0 * min(LOOKED_AT, _examples(experiment)) * looks * forward_work(experiment.network)
-    return BESIDES * (work_of_steps(experiment) + measured)
+    return BESIDES * (work_of_steps(experiment, done) + measured)
 
 
 def _examples(experiment: "Experiment") -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import cache
 
 from graddiv.data import SOURCES
-from graddiv.experiment.cost import forward_work
+from graddiv.experiment.cost import forward_work, training_work
 from graddiv.experiment.schema import Experiment
 from graddiv.experiment.speed import TWO_CORES, known_speed, remember
 
@@ -19,11 +19,12 @@ Clock = Callable[[], float]
 """Tells seconds: of the day, or of the processor's work."""
 
 
-def training_seconds(experiment: Experiment, device: str = "cpu") -> float:
-    """How long training takes here, about, in one process."""
-    if experiment.work / TWO_CORES < TOO_SHORT:
-        return experiment.work / (known_speed(experiment, device) or TWO_CORES)
-    return experiment.work / multiplications_per_second(experiment, device)
+def training_seconds(experiment: Experiment, device: str = "cpu", done: int = 0) -> float:
+    """How long training takes here, about, in one process, once so many epochs are done."""
+    work = training_work(experiment, done)
+    if work / TWO_CORES < TOO_SHORT:
+        return work / (known_speed(experiment, device) or TWO_CORES)
+    return work / multiplications_per_second(experiment, device)
 
 
 def multiplications_per_second(experiment: Experiment, device: str = "cpu", clock: Clock = time.perf_counter) -> float:

@@ -165,6 +165,11 @@ class Experiment(Section):
         )
         return (first, *self.stages)
 
+    @property
+    def first_stages(self) -> list["Experiment"]:
+        """The trainings of its first stages alone, the longest first: one that is there is taken over, bit for bit."""
+        return [self.model_copy(update={"stages": self.stages[:count]}) for count in reversed(range(len(self.stages)))]
+
     def adversary_of(self, stage: StageSection) -> AdversarySection | None:
         """The adversary of training in one of the stages."""
         if self.adversary is None or stage.adversary_n is None:

@@ -67,9 +67,9 @@ def _entries() -> Iterator[Entry]:
     yield one("regularizers", "The regularizers compared, MNIST", "mnist", ALL_VARIANTS, "regularizers", "curve")
     for data, name in DATA.items():
         yield one(f"table-{data}", f"Supplement: accuracy against epsilon, {name}", data, CURVES, "accuracy-table",
-                  "curves")  # fmt: skip
+                  "curves-repeated")  # fmt: skip
     yield one("table-rse", "Supplement: GradDiv on RSE, CIFAR-10", "cifar10", ("rse", "rse+graddiv"), "accuracy-table",
-              "curves", "curve-n1")  # fmt: skip
+              "curves-repeated", "curve-n1-repeated")  # fmt: skip
     yield one("n-sensitivity", "Accuracy against the number of gradients n, MNIST", "mnist", PAIR, "n-sensitivity",
               "sweep-n")  # fmt: skip
     yield one("m-sensitivity", "Accuracy against the iterations m, CIFAR-10", "cifar10", ("adv-bnn+graddiv",),
@@ -116,5 +116,7 @@ DEMO = (
 )
 
 QUICK_NEEDS = {"curve", "gradients", "concentration"}
-QUICK_DEMO = (replace(DEMO[0], renders=tuple(r for r in DEMO[0].renders if QUICK_NEEDS.issuperset(r.needs))),)
+QUICK_DEMO = (
+    replace(DEMO[0], name="demo-quick", renders=tuple(r for r in DEMO[0].renders if QUICK_NEEDS.issuperset(r.needs))),
+)
 """The demo in a minute: the curves and the gradients, without the table of attacks and without training."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 from graddiv.experiment import Experiment
 from graddiv.paper.shipped import shipped
-from graddiv.recipes import SCALES, recipe
+from graddiv.recipes import SCALES, has_section, recipe
 
 
 @dataclass(frozen=True)
@@ -15,6 +15,7 @@ class Effort:
     examples: int | None
     """Of the test set; None: all of them."""
     repeats: int
+    """With independent draws, of what tables of attacks and of the supplement are made of; figures have one."""
     suite: str
     n: int
     """Sample models of EOT in the table of attacks."""
@@ -31,8 +32,6 @@ class Effort:
     sweep_m: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
     grid: int = 41
     """Points along a side of the decision regions."""
-    curve_repeats: int = 1
-    """Repeats, with independent draws, of the points of curves."""
     suite_m: int | None = None
     """Iterations of the suite's attacks; the suite's own if not given."""
     batch: int = 100
@@ -77,7 +76,7 @@ class Entry:
     seeds: tuple[int, ...] = ()
     """Seeds for which each run is trained apart; that of the recipe if there are none."""
     settings: tuple[str, ...] = ()
-    """Changes of the recipes, as --set has them."""
+    """Changes of the recipes that have such a section, as --set has them."""
     scales: tuple[str, ...] = SCALES
     """At which it can be reproduced."""
     judged_on: str | None = None
@@ -95,15 +94,21 @@ class Entry:
     def experiments(
         self, scale: str, data: str | None, overrides: Sequence[str], seeds: Sequence[int] = ()
     ) -> list[Experiment]:
-        """The runs it compares, in its order; `seeds` take the place of its own."""
+        """The runs it compares, in its order; `seeds` take the place of its own.
+
+        Its settings and the overrides change the recipes that have such a section: Adv-BNN has none of GradDiv's.
+        """
         if self.shipped:
             return [shipped(method).experiment for method in self.methods]
         lambdas = [[f"graddiv.lam={value}"] for value in self.lambdas] or [[]]
         trainings = [[f"seed={seed}"] for seed in seeds or self.seeds] or [[]]
         start = shipped(self.starts_from).path if self.starts_from is not None else None
-        return [
-            recipe(f"{data or self.data}/{method}", scale, [*self.settings, *overrides, *lam, *training], start)
-            for method in self.methods
-            for lam in lambdas
-            for training in trainings
-        ]
+        found = []
+        for method in self.methods:
+            name = f"{data or self.data}/{method}"
+            plain = recipe(name, scale, start=start)
+            changes = [change for change in (*self.settings, *overrides) if has_section(plain, change)]
+            found += [
+                recipe(name, scale, [*changes, *lam, *training], start) for lam in lambdas for training in trainings
+            ]
+        return found

@@ -16,7 +16,7 @@ from graddiv.experiment import Experiment
 from graddiv.paper.entries import FAR, RATIOS, SENSITIVITY
 from graddiv.paper.entry import EFFORTS, QUICK_EFFORT, Effort, Entry
 from graddiv.paper.published import STANDS_FOR
-from graddiv.recipes import radius, title
+from graddiv.recipes import has_section, radius, title
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
 from graddiv.report.renderers import ATTACK_TABLE
 from graddiv.runs import CHECKLIST
@@ -32,6 +32,8 @@ class RunPlan:
     """Another data set than that of training, on whose test examples it is judged."""
     shipped: bool = False
     """Whether it comes with the package, trained."""
+    as_in: str | None = None
+    """The entry that changes its recipe, if one does."""
 
     @cached_property
     def radius(self) -> float:
@@ -52,12 +54,12 @@ class RunPlan:
         """Of curves over epsilon."""
         return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.effort.radii]]
 
-    def eot(self, epsilons: Sequence[float], n: int, *, m: int | None = None, fgsm: bool = False) -> list[Cell]:
+    def eot(
+        self, epsilons: Sequence[float], n: int, *, m: int | None = None, fgsm: bool = False, repeats: int = 1
+    ) -> list[Cell]:
         """EOT-PGD, and EOT-FGSM on request, at these radii; clean images with them."""
         attacks = [*([FGSM()] if fgsm else []), PGD(m=m or self.effort.m)]
-        return cells(
-            attacks, epsilons, modes=["eot"], n=n, repeats=self.effort.curve_repeats, random=self.experiment.random
-        )
+        return cells(attacks, epsilons, modes=["eot"], n=n, repeats=repeats, random=self.experiment.random)
 
     def measurement_settings(self, need: str) -> MeasurementSettings:
         """What a measurement is spent on."""
@@ -98,6 +100,11 @@ def _suite(run: RunPlan, ratio: float = 1.0) -> list[Cell]:
     return cells(attacks, [run.at(ratio)], n=effort.n, repeats=effort.repeats, random=run.experiment.random)
 
 
+def _curves(run: RunPlan, repeats: int = 1) -> list[Cell]:
+    """EOT-FGSM and EOT-PGD at every radius, with each number of sample models."""
+    return [cell for n in run.effort.curve_n for cell in run.eot(run.radii, n, fgsm=True, repeats=repeats)]
+
+
 def _of_training(run: RunPlan) -> list[Cell]:
     """The adversary of training itself, that of its last stage."""
     adversary = run.experiment.adversary_of(run.experiment.schedule[-1])
@@ -111,15 +118,16 @@ def _strong(run: RunPlan) -> list[Cell]:
     """The strong adversary with as many passes as the curve's, where the paper's two methods part."""
     passes = max(run.effort.curve_n) * run.effort.m
     attack = StochasticPGD(m=passes // STRONG_N)
-    epsilons = [run.at(ratio) for ratio in (1.0, 0.34 / 0.3, BEYOND, 0.38 / 0.3)]
+    epsilons = [run.at(ratio) for ratio in PARTING]
     return cells([attack], epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random)
 
 
 def _budgets(run: RunPlan) -> list[Cell]:
-    """The strong adversary beyond the radius of training with a quarter of those passes, and four and 16 times them."""
+    """The strong adversary at the same radii with a quarter of those passes, as many, and four and 16 times them."""
     passes = max(run.effort.curve_n) * run.effort.m
     attacks = [StochasticPGD(m=share * passes // STRONG_N // 4) for share in (1, 4, 16, 64)]
-    return cells(attacks, [run.at(BEYOND)], modes=["eot"], n=STRONG_N, random=run.experiment.random)
+    epsilons = [run.at(ratio) for ratio in PARTING]
+    return cells(attacks, epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random)
 
 
 def _knowing(run: RunPlan) -> list[Cell]:
@@ -139,14 +147,18 @@ STRONG_N = 4
 BEYOND = 1.2
 """A multiple of the radius of training, 0.36 of 0.3, at which the paper's two methods are 37 points apart."""
 
+PARTING = (1.0, 0.34 / 0.3, BEYOND, 0.38 / 0.3)
+"""Multiples of the radius of training from where the paper's Adv-BNN is ahead to where GradDiv is."""
+
 CHECKLIST_NEED = "checklist"
 
 ATTACKED: dict[str, Callable[[RunPlan], list[Cell]]] = {
     "suite": _suite,
     "suite-beyond": lambda run: _suite(run, BEYOND),
-    "curves": lambda run: [cell for n in run.effort.curve_n for cell in run.eot(run.radii, n, fgsm=True)],
+    "curves": _curves,
+    "curves-repeated": lambda run: _curves(run, run.effort.repeats),
     "curve": lambda run: run.eot(run.radii, max(run.effort.curve_n)),
-    "curve-n1": lambda run: run.eot(run.radii, 1),
+    "curve-n1-repeated": lambda run: run.eot(run.radii, 1, repeats=run.effort.repeats),
     "of-training": _of_training,
     "pgd": lambda run: run.eot([run.radius], run.effort.n),
     "strong": _strong,
@@ -192,30 +204,63 @@ class Request:
                 raise GradDivError(
                     f"{entry.name} is reproduced at scale {' or '.join(entry.scales)}, but --scale is {self.scale}"
                 )
+        if self.overrides:
+            self._check_overrides()
 
-    def experiments(self, entry: Entry) -> list[Experiment]:
-        """The runs that an entry compares."""
-        return entry.experiments(self.scale, self.data, self.overrides, self.seeds)
+    def _check_overrides(self) -> None:
+        """Refuse those that change no recipe."""
+        trained = [entry for entry in self.entries if not entry.shipped]
+        if not trained:
+            raise GradDivError(
+                f"--set {self.overrides[0]!r}: the networks come trained, so there is no recipe to change"
+            )
+        recipes = [e for entry in trained for e in entry.experiments(self.scale, self.data, ())]
+        for override in self.overrides:
+            if not any(has_section(experiment, override) for experiment in recipes):
+                section = override.partition("=")[0].strip().rpartition(".")[0]
+                known = sorted(set[str]().union(*map(_sections, recipes)))
+                raise GradDivError(
+                    f"--set {override!r}: the recipes of what is trained have no section {section}, "
+                    f"expected one of {', '.join(known)}"
+                )
+
+    def runs(self, entry: Entry) -> dict[str, RunPlan]:
+        """The runs that an entry compares, by the names of their directories.
+
+        A network that comes with the package has a directory for each entry that copies it: every demo judges it on
+        other examples, and a copy in half precision must not stand in for a training.
+        """
+        prefix = f"{entry.name}-" if entry.shipped else ""
+        as_in = entry.name if entry.settings else None
+        return {
+            f"{prefix}{experiment.run_name}": RunPlan(experiment, self.effort, entry.judged_on, entry.shipped, as_in)
+            for experiment in entry.experiments(self.scale, self.data, self.overrides, self.seeds)
+        }
+
+
+def _sections(experiment: Experiment) -> set[str]:
+    """The sections of its recipe; GradDiv's may belong to a later stage."""
+    found = {name for name, value in experiment.dump().items() if isinstance(value, dict | list) and value}
+    return found | ({"graddiv"} if experiment.regularization is not None else set())
 
 
 def plan_runs(request: Request) -> dict[str, tuple[RunPlan, list[str]]]:
     """Every run that the entries need, by name, with what is measured of it."""
     found: dict[str, tuple[RunPlan, list[str]]] = {}
     for entry in request.entries:
-        for experiment in request.experiments(entry):
-            run = RunPlan(experiment, request.effort, entry.judged_on, entry.shipped)
-            _, needs = found.setdefault(experiment.run_name, (run, []))
+        for name, run in request.runs(entry).items():
+            _, needs = found.setdefault(name, (run, []))
             needs += [need for need in entry.needs if need not in needs and run.has(need)]
     return found
 
 
 def plan_report(request: Request, runs: Path) -> Plan:
     """The plan of the report: the records of every table and figure, by file name, of runs below a directory."""
-    found, entries = plan_runs(request), request.entries
+    entries = request.entries
     planned: dict[str, PlannedRun] = {}
     items: list[PlannedItem] = []
     for entry in entries:
-        compared = {e.run_name: found[e.run_name][0] for e in request.experiments(entry)}
+        compared = request.runs(entry)
         for name, run in compared.items():
             shown = _title(run.experiment, bool(entry.lambdas))
             planned.setdefault(name, PlannedRun(path=str(runs / name), title=shown))

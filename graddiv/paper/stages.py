@@ -19,6 +19,7 @@ from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
 from graddiv.experiment import forward_work
 from graddiv.experiment.probe import multiplications_per_second, training_seconds
+from graddiv.paper.costs import epochs_taken_over
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, RunPlan, plan_runs
 from graddiv.paper.shipped import shipped
 from graddiv.recipes import title
@@ -26,6 +27,7 @@ from graddiv.report.archive import copy_run
 from graddiv.runs import Run
 from graddiv.training import train
 from graddiv.training.loop import Listener
+from graddiv.training.start import first_stages_beside
 
 
 @dataclass(frozen=True)
@@ -36,6 +38,8 @@ class Stage:
     directory: Path
     need: str | None
     """None: train it."""
+    taken_over: int = 0
+    """Epochs that training copies from a run that is planned before it."""
 
     @property
     def label(self) -> str:
@@ -46,6 +50,8 @@ class Stage:
             name += f" (lambda {experiment.lam:g})"
         if experiment.seed:
             name += f", seed {experiment.seed}"
+        if self.plan.as_in is not None:
+            name += f", as in {self.plan.as_in}"
         if self.need is None:
             return f"copy {name}, which comes with the package" if self.plan.shipped else f"train {name}"
         return f"measure {self.need} of {name}"
@@ -55,16 +61,15 @@ class Stage:
         """The run directory."""
         return Run(self.directory)
 
-    @property
-    def share_trained(self) -> float:
-        """Which share of its epochs the run has behind it."""
-        return self.run.epochs_done / self.plan.experiment.epochs
-
 
 def stages_of(request: Request, runs: Path) -> list[Stage]:
     """Every stage that the request needs, each once, run by run."""
-    planned = plan_runs(request)
-    return [Stage(plan, runs / name, need) for name, (plan, needs) in planned.items() for need in (None, *needs)]
+    stages, before = list[Stage](), set[str]()
+    for name, (plan, needs) in plan_runs(request).items():
+        taken_over = epochs_taken_over(plan.experiment, before)
+        stages += [Stage(plan, runs / name, need, taken_over) for need in (None, *needs)]
+        before |= set() if plan.shipped else {plan.experiment.digest}
+    return stages
 
 
 @dataclass(frozen=True)
@@ -81,8 +86,12 @@ class StageRunner:
         """What is left to do of a stage, about, on this machine; its network is tried for two seconds."""
         experiment = stage.plan.experiment
         if stage.need is None:
-            share = 0.0 if stage.plan.shipped else 1 - stage.share_trained
-            return share and share * training_seconds(experiment, str(self.process.device)) / self.process.size
+            if stage.plan.shipped:
+                return 0.0
+            done = stage.run.epochs_done or stage.taken_over
+            if not done and (beside := first_stages_beside(experiment, stage.run)) is not None:
+                done = beside.epochs_done
+            return training_seconds(experiment, str(self.process.device), done) / self.process.size
         if stage.need == CHECKLIST_NEED:
             examples = stage.plan.effort.examples or 10_000
             passes = 0.0 if self._checked(stage) else _checklist_passes(self._checklist(stage), examples)
@@ -129,7 +138,7 @@ class StageRunner:
     def target(self, stage: Stage) -> Target:
         """The network of the run (untrained if that is still to come: enough for an estimate) and its test examples."""
         experiment, effort = stage.plan.experiment, stage.plan.effort
-        trained = stage.share_trained == 1
+        trained = stage.run.epochs_done == experiment.epochs
         F = stage.run.network(self.data_root) if trained else experiment.build(root=self.data_root)
         return target_of(
             experiment,

@@ -137,6 +137,22 @@ STUDY = (
 """The paper's MNIST findings re-tested at scale quick; docs/findings.md says what came out."""
 
 
+STUDY_WHOLE = Entry(
+    "study-whole",
+    "The paper's whole schedule from scratch at a quarter of its width (a night of training: no part of mnist-study)",
+    "mnist",
+    PAIR,
+    (*CURVES, Render("training-concentration")),
+    settings=(
+        *("stages=none", "training.epochs=60", "training.batch=128", "training.decays=[30]"),
+        *("adversary.m=10", "adversary.alpha=0.25"),
+        *("graddiv.regularizer=kappa", "graddiv.lam=1", "graddiv.warmup=3", "graddiv.rampup=20"),
+    ),
+    scales=("quick",),
+)
+"""Apart from STUDY, whose trainings of minutes it would make wait for one of many hours."""
+
+
 ZOO = Entry(
     "zoo",
     "The defenses of the literature, under adversaries that know more and more of their randomness",

@@ -3,7 +3,7 @@
 from graddiv.errors import unknown
 from graddiv.paper.entries import DEMO, ENTRIES
 from graddiv.paper.entry import Entry
-from graddiv.paper.study import STUDY, ZOO
+from graddiv.paper.study import STUDY, STUDY_WHOLE, ZOO
 
 
 def targets() -> dict[str, tuple[Entry, ...]]:
@@ -12,8 +12,7 @@ def targets() -> dict[str, tuple[Entry, ...]]:
     return {
         "demo": DEMO,
         "mnist-study": STUDY,
-        **{e.name: (e,) for e in STUDY},
-        ZOO.name: (ZOO,),
+        **{e.name: (e,) for e in (*STUDY, STUDY_WHOLE, ZOO)},
         **of_data,
         **{name: (entry,) for name, entry in ENTRIES.items()},
     }

@@ -197,6 +197,18 @@ def _set(values: Tables, override: str) -> str | None:
     return None
 
 
+def has_section(experiment: Experiment, override: str) -> bool:
+    """Whether the recipe has the section in which `a.b=value` sets a key; a key of no section is for every recipe."""
+    *tables, _ = override.partition("=")[0].strip().split(".")
+    if tables == ["graddiv"]:  # it may belong to a later stage
+        return experiment.regularization is not None
+    found: Any = experiment.dump()
+    for table in tables:
+        parts = {str(i): part for i, part in enumerate(found)} if isinstance(found, list) else found
+        found = parts.get(table) if isinstance(parts, dict) else None
+    return found is not None
+
+
 def _literal(text: str) -> Any:
     try:
         return store.parse_toml(f"value = {text}", "--set")["value"]

@@ -29,8 +29,6 @@ ROOM_FOR_TEXT = 500_000
 """Bytes that no picture may take."""
 HEAVY = 100_000
 """Bytes from which a figure's SVG gives way to a smaller PNG."""
-LEAD = "accuracy-epsilon"
-"""The figure that stands first on a page."""
 LONG = 60
 """Rows from which the numbers of a figure are left to its CSV."""
 WIDE = 480
@@ -50,8 +48,11 @@ class Contents:
     tables: Sequence[Table] = ()
     """The other tables."""
     figures: Sequence[Figure] = ()
+    """The other figures."""
+    lead: Figure | None = None
+    """Accuracy against epsilon, if the report has that figure: it stands first."""
     curve: Comparison | None = None
-    """Accuracy against epsilon, if the report has that figure: what it says stands first."""
+    """What that figure is drawn from: what it says stands above it."""
 
 
 def write(contents: Contents, out: Path) -> Path:
@@ -69,16 +70,18 @@ def render(contents: Contents) -> str:
     pairs = [(by_path[a.path], by_path[b.path]) for a, b in find_pairs(default.comparison if default else comparison)]
     compared = pairs[0] if pairs else comparison.runs[:2]
     in_tables = {run.path for grid in grids for run in grid.comparison.runs}
+    lead = shown_figure(contents.lead) if contents.lead is not None else None
     figures = [shown_figure(figure) for figure in contents.figures]
-    room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in figures)
+    pictures = [*([lead] if lead else []), *figures]
+    room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in pictures)
     content = {
         "verdicts": [verdict(*pair, default) for pair in pairs] if default else [],
         "crossing": _crossing(contents.curve),
         "choices": [_choice(comparison, grid) for grid in grids],
         "tables": [shown_table(table) for table in contents.tables],
         "examples": close_ups(comparison, compared, grids, default, room) if default else [],
-        "lead": next((figure for figure in figures if figure["drawing"].name == LEAD), None),
-        "figures": [figure for figure in figures if figure["drawing"].name != LEAD],
+        "lead": lead,
+        "figures": figures,
         "checklist": _checklist(comparison),
         "recipes": [_recipe(run) for run in comparison.runs],
         "differing": list({str(found): found for found in (_differing(*pair) for pair in pairs)}.values()),

@@ -18,6 +18,8 @@ from graddiv.report.zoo import zoo_table
 
 ATTACK_TABLE = "attack-table"
 CHECKLIST_TABLE = "checklist"
+LEAD = "accuracy-epsilon"
+"""What draws the figure that stands first on a page; of several such figures the first one."""
 
 RENDERERS: dict[str, Callable[[Comparison], Table] | Callable[[Comparison], Figure]] = {
     ATTACK_TABLE: attack_table,
@@ -55,13 +57,16 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
         save(what, directory)
     tables = [what for what in made if isinstance(what, Table)]
     shown_elsewhere = {item.name for item in plan.items if item.renderer in (ATTACK_TABLE, CHECKLIST_TABLE)}
+    lead = next((item for item in plan.items if item.renderer == LEAD), None)
+    figures = {what.name: what for what in made if isinstance(what, Figure)}
     contents = page.Contents(
         comparison=reader.everything(),
         grids=list(grids.values()),
         headline=grids[plan.headline] if plan.headline else None,
-        curve=next((reader.comparison(item) for item in plan.items if item.renderer == "accuracy-epsilon"), None),
+        lead=figures.pop(lead.name) if lead else None,
+        curve=reader.comparison(lead) if lead else None,
         tables=[table for table in tables if table.name not in shown_elsewhere],
-        figures=[what for what in made if isinstance(what, Figure)],
+        figures=list(figures.values()),
     )
     plan.save(directory)
     return page.write(contents, directory), tables

@@ -1,6 +1,7 @@
 """`graddiv reproduce` as a user meets it."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -11,6 +12,7 @@ from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.evaluation.batches import Job
 from graddiv.paper.entries import ENTRIES
+from graddiv.paper.entry import QUICK_EFFORT
 
 TINY = [
     argument
@@ -23,6 +25,8 @@ TINY = [
     )
     for argument in ("--set", setting)
 ]
+SMALLEST = replace(QUICK_EFFORT, examples=2, curve_n=(1,), m=1, gradients=2, radii=2, batch=2)
+"""What a test of the demo's networks has time for."""
 
 
 @pytest.fixture(autouse=True)
@@ -81,3 +85,12 @@ def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path, monkeypatch: pyt
         output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
     with pytest.raises(GradDivError, match="target = 'scatter', now it is 'kappa-mnist'"):
         output("kappa-mnist", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
+
+
+@pytest.mark.slow
+def test_a_quick_demo_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.paper.planning.QUICK_EFFORT", SMALLEST)
+    runs = ["--runs", str(tmp_path / "runs")]
+    output("demo", "--quick", *runs, "--out", str(tmp_path / "out"))
+    assert "?" not in output("demo", *runs, "--dry-run")
+    assert "done" not in output("accuracy-mnist", *runs, "--dry-run")

@@ -11,7 +11,9 @@ import pytest
 from matplotlib.axes import Axes
 
 from graddiv import store
+from graddiv.attacks import StochasticPGD
 from graddiv.errors import GradDivError
+from graddiv.evaluation import Cell
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import output, style
 from graddiv.report.comparison import Comparison, ReportRun
@@ -277,6 +279,22 @@ def test_passes_are_models_times_iterations(drawings: dict[str, Figure]) -> None
     assert {row["x"] for row in table(drawing)} == {4 * 25, 4 * 100}
     assert drawing.title == "Accuracy under EOT-SPGD against its passes"
     assert "At passes = 400" in drawing.caption
+
+
+def test_passes_at_several_radii_have_a_panel_each(tmp_path: Path) -> None:
+    runs = [fake.run(tmp_path / method, method, lam) for method, lam in (("adv-bnn", 0.0), ("adv-bnn+graddiv", 0.3))]
+    rng = np.random.default_rng(0)
+    for run in runs:
+        for m in (25, 100):
+            cell = Cell(StochasticPGD(m=m), "eot", 4, 0.3, 0)
+            fake.write_attack(run.path, fake.target(run.path.name, run.experiment), cell, rng)
+    of = fake.compared(*(fake.everything(run.path) for run in runs)).only(lambda run, r: r.label == "EOT-SPGD")
+    drawing = FIGURES["passes-sensitivity"](of)
+    assert [axes.get_title() for axes in drawing.figure.axes] == ["ε = 0.2", "ε = 0.3"]
+    for axes, epsilon in zip(drawing.figure.axes, (0.2, 0.3), strict=True):
+        shown = table(drawing, epsilon=epsilon, method="adv-bnn")
+        assert np.array_equal(lines(axes)[0], [(row["x"], row["accuracy"]) for row in shown])
+    assert re.search(r"ε = 0\.2: at passes = 400.* ε = 0\.3: at passes = 400", drawing.caption)
 
 
 @pytest.mark.slow

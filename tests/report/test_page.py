@@ -100,8 +100,8 @@ def contents(of: Comparison, figures: bool = False) -> Contents:
     """As a plan makes it: five tables of attacks, one of the supplement's, two figures."""
     found = grids(of)
     swept = fake.swept(of, "epsilon")
-    drawn = [FIGURES["accuracy-epsilon"](swept), FIGURES["scatter"](of)] if figures else []
-    return Contents(of, list(found.values()), found[0.2, 10], [accuracy_table(fake.at(of, modes="eot"))], drawn)
+    drawn, lead = ([FIGURES["scatter"](of)], FIGURES["accuracy-epsilon"](swept)) if figures else ([], None)
+    return Contents(of, list(found.values()), found[0.2, 10], [accuracy_table(fake.at(of, modes="eot"))], drawn, lead)
 
 
 @pytest.fixture(scope="module")

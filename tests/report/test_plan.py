@@ -1,6 +1,7 @@
 """A plan is data: it names the records of a report, and the report is drawn from exactly these."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -157,3 +158,14 @@ def test_the_fakes_log_has_the_keys_of_a_real_one(tmp_path: Path) -> None:
     lines = store.read_log(tmp_path / "run" / "metrics.jsonl")
     made = fake.log(np.random.default_rng(0), 0.5, tiny)
     assert [set(line) for line in lines] == [set(line) for line in made]
+
+
+def test_accuracy_against_epsilon_stands_first_whatever_its_name(runs: Path, tmp_path: Path) -> None:
+    """In a report with several entries, such as the demo's, the name of an item begins with that of its entry."""
+    plan = planned(runs, "accuracy-epsilon", "scatter")
+    named = [item.model_copy(update={"name": f"demo-{item.name}"}) for item in plan.items]
+    order = sorted(named, key=lambda item: item.renderer == "accuracy-epsilon")
+    page, _ = render(plan.model_copy(update={"items": tuple(order), "headline": f"demo-{plan.headline}"}), tmp_path)
+    pictures = re.findall(r'<img [^>]*alt="([^".]*)', page.read_text())
+    assert pictures[0] == "Accuracy under EOT-PGD against the perturbation bound"
+    assert pictures.count(pictures[0]) == 1

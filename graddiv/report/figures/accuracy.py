@@ -1,4 +1,4 @@
-"""Accuracy under EOT-PGD: against epsilon, n, m, lambda, and for each regularizer."""
+"""Accuracy under EOT-PGD: against epsilon, lambda, and for each regularizer."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -40,9 +40,6 @@ PAPER: dict[str, Any] = {
 STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
 """The curves of the strong adversary: dotted."""
 
-PAPERS_N = (1, 5, 10, 20)
-"""Numbers of sample models for which the paper has values of EOT-PGD."""
-
 Points = Sequence[tuple[Any, Summary]]
 
 
@@ -81,15 +78,17 @@ def plot_strong(
     return [(run.method, run.lam, "strong", *row) for row in rows]
 
 
-def _legend(swept: Curves, run_looks: Sequence[style.Look], papers: bool, strong: Curves | None = None) -> list[Line2D]:
-    runs = [run for run, _ in swept.of_runs]
+def legend(
+    runs: Sequence[ReportRun], run_looks: Sequence[style.Look], papers: bool, strong: Curves | None = None
+) -> list[Line2D]:
+    """What stands for each run, for the paper's values and for the strong adversary."""
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
     grey = style.Look(style.GREY, "o", style.DASHED)
     theirs = [handle(grey, "the paper's values", **PAPER)] if papers else []
     return [*handles, *theirs, *([handle(grey, "EOT-SPGD, as many passes", **STRONG)] if strong else [])]
 
 
-def _setting(swept: Curves) -> str:
+def setting(swept: Curves) -> str:
     """The settings that all points share."""
     letters = {"epsilon": "ε", "n": "n", "m": "m"}
     parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
@@ -117,10 +116,10 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
     for run, points in strong.of_runs if strong else ():
         look = next(look for (each, _), look in zip(swept.of_runs, run_looks, strict=True) if each.path == run.path)
         rows += plot_strong(axes, run, look, points)
-    _percent(axes, style.EPSILON)
+    percent(axes, style.EPSILON)
     if comparison.epsilon:
         _mark_training(axes, comparison.epsilon)
-    legend_below(figure, _legend(swept, run_looks, bool(papers), strong), 2)
+    legend_below(figure, legend([run for run, _ in swept.of_runs], run_looks, bool(papers), strong), 2)
     bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
     trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
     if trainings:
@@ -134,78 +133,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         figure=figure,
         columns=COLUMNS,
         rows=(*rows, *papers),
-        caption=f"{_compared(swept, 'ε')} {bands}{theirs_too} {scale(comparison, _setting(swept))}",
-    )
-
-
-@draws("n-sensitivity")
-def n_sensitivity(comparison: Comparison) -> Figure:
-    """Accuracy under EOT-PGD against the number n of sample models per step."""
-    swept = curves(comparison, "n")
-    if swept is None or not any(len(points) > 1 and run.random for run, points in swept.of_runs):
-        raise missing("n-sensitivity", "records of EOT-PGD for several n", "sweep RUN --over n --values 1,5,10,20")
-    return _sensitivity(comparison, "n-sensitivity", swept, "n", "sample models per step of EOT-PGD, n")
-
-
-@draws("m-sensitivity")
-def m_sensitivity(comparison: Comparison) -> Figure:
-    """Accuracy under EOT-PGD against its iterations m."""
-    swept = curves(comparison, "m")
-    if swept is None or not any(len(points) > 1 for _, points in swept.of_runs):
-        raise missing("m-sensitivity", "records of EOT-PGD for several m", "sweep RUN --over m --values 5,20,50")
-    return _sensitivity(comparison, "m-sensitivity", swept, "m", "iterations of EOT-PGD, m")
-
-
-@draws("passes-sensitivity")
-def passes_sensitivity(comparison: Comparison) -> Figure:
-    """Accuracy under EOT-SPGD against its passes, n m: whether the adversary has settled."""
-    found = curves(comparison, "m", "SPGD")
-    if found is None or not any(len(points) > 1 for _, points in found.of_runs):
-        raise missing(
-            "passes-sensitivity",
-            "records of EOT-SPGD for several m",
-            "attack RUN --attacks spgd --modes eot --n 4 --m 400",
-        )
-    n = found.fixed["n"]
-    swept = Curves(found.fixed, tuple((run, [(n * m, s) for m, s in points]) for run, points in found.of_runs))
-    return _sensitivity(comparison, "passes-sensitivity", swept, "passes", "passes of EOT-SPGD for an image, n m")
-
-
-SWEPT = {"n": "n", "m": "its iterations", "passes": "its passes"}
-"""What is varied, as titles call it."""
-
-
-def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, label: str) -> Figure:
-    clean = vary == "m"
-    of_runs = [(run, points) for run, points in swept.of_runs if run.random or vary != "n"]
-    swept = Curves(swept.fixed, tuple(of_runs))
-    figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.2, 2.9)
-    run_looks = looks([run for run, _ in of_runs])
-    rows, papers = [], []
-    for (run, points), look in zip(of_runs, run_looks, strict=True):
-        rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points, 0) if clean else points)
-        if vary == "n":
-            at = swept.fixed["epsilon"]
-            found = [(n, comparison.published.value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
-            theirs = [(n, value.mean) for n, value in found if value is not None]
-            papers += plot_papers(axes, run, look, theirs)
-    _percent(axes, label)
-    if vary != "m":
-        counts = sorted({row[3] for row in (*rows, *papers)})  # type: ignore[type-var]
-        axes.set_xscale("log")
-        axes.set_xticks(counts, [str(n) for n in counts])  # type: ignore[arg-type]
-        axes.minorticks_off()
-    legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
-    zero = " m = 0: without an attack." if clean else ""
-    theirs_too = f" Dashed: the paper's values.{comparison.published.origin()}" if papers else ""
-    return Figure(
-        name=name,
-        title=f"Accuracy under EOT-{'SPGD' if vary == 'passes' else 'PGD'} against {SWEPT[vary]}",
-        figure=figure,
-        columns=COLUMNS,
-        rows=(*rows, *papers),
-        caption=f"{_compared(swept, vary)}{zero}{theirs_too}{comparison.published.said(name)} "
-        f"{scale(comparison, _setting(swept))}",
+        caption=f"{compared(swept, 'ε')} {bands}{theirs_too} {scale(comparison, setting(swept))}",
     )
 
 
@@ -238,7 +166,7 @@ def lambda_sensitivity(comparison: Comparison) -> Figure:
         left.plot(lam, accuracy, color=colour, marker=marker, label=label)
         left.fill_between(lam, low, high, color=colour, alpha=0.13, linewidth=0)
         rows += [("accuracy", epsilon, *row) for row in shown]
-    _percent(left, "weight λ of GradDiv")
+    percent(left, "weight λ of GradDiv")
     rho = [(run.lam, line["rho"]) for run, _ in by_lam for line in run.epochs[-1:] if "rho" in line]
     right.plot(*zip(*rho, strict=True), color=style.BLACK, marker="o")
     right.set(xlabel="weight λ of GradDiv", ylabel="debiased MRL ρ after training", ylim=(0, None))
@@ -256,7 +184,7 @@ def lambda_sensitivity(comparison: Comparison) -> Figure:
         caption=(
             f"From λ = {lowest[0]:g} to λ = {highest[0]:g} the debiased MRL goes from {lowest[1]:.2f} to "
             f"{highest[1]:.2f}; accuracy under EOT-PGD at ε = {last:.4g} is {listed(accuracies)}. "
-            f"{scale(comparison, _setting(swept))}"
+            f"{scale(comparison, setting(swept))}"
         ),
     )
 
@@ -287,7 +215,7 @@ def regularizers(comparison: Comparison) -> Figure:
     for run, points in swept.of_runs:
         drawn = plot_accuracy(axes[-1], run, of_run[run.path], from_clean(comparison, run, points))
         rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
-    _percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
+    percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
     legend_below(figure, [*handles, *turn_handles(runs)], 3)
     return Figure(
@@ -297,8 +225,7 @@ def regularizers(comparison: Comparison) -> Figure:
         columns=("method", "lam", "measure", "x", "value", "low", "high"),
         rows=tuple(rows),
         caption=(
-            f"{ended(comparison.of(()), runs, ('R_mean',))} {_compared(swept, 'ε')} "
-            f"{scale(comparison, _setting(swept))}"
+            f"{ended(comparison.of(()), runs, ('R_mean',))} {compared(swept, 'ε')} {scale(comparison, setting(swept))}"
         ),
     )
 
@@ -317,7 +244,8 @@ def _mark_training(axes: Axes, epsilon: float) -> None:
     above.set_xlabel("multiple of the radius of training")
 
 
-def _percent(axes: Axes, label: str) -> None:
+def percent(axes: Axes, label: str) -> None:
+    """Accuracies from 0 to 100 % over what the label says."""
     axes.set(xlabel=label, ylabel=style.ACCURACY, ylim=(-2, 102))
 
 
@@ -326,7 +254,7 @@ def _spread(values: list[float], most: int) -> list[float]:
     return [values[i] for i in sorted({round(i) for i in np.linspace(0, len(values) - 1, most)})]
 
 
-def _compared(swept: Curves, vary: str) -> str:
+def compared(swept: Curves, vary: str) -> str:
     """The accuracies at the last value that all runs have, from the lowest to the highest."""
     runs = [run for run, _ in swept.of_runs]
     shared = set.intersection(*({x for x, _ in points} for _, points in swept.of_runs))
