@@ -120,7 +120,9 @@ def _crossing(curve: Comparison | None) -> Crossing | None:
         return None
     trainings = {run.path: group for group in curve.groups for run in group}
     baseline, graddiv = pairs[0]
-    return crossing(trainings[baseline.path], trainings[graddiv.path], curve.epsilon)
+    if not baseline.epsilon or baseline.epsilon != graddiv.epsilon:
+        return None
+    return crossing(trainings[baseline.path], trainings[graddiv.path], baseline.epsilon)
 
 
 # Tables

@@ -5,7 +5,7 @@ would compute is made up.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -132,6 +132,18 @@ def run(path: Path, method: str, lam: float = 0.0, data: str = "mnist-mini", **a
             write_measurements(path, of, rng, rho)
             write_checklist(path, lam)
     return everything(path)
+
+
+def retrained(of: ReportRun, epsilon: float | None = None, seed: int = 0) -> ReportRun:
+    """The same records of a run that was trained at another radius, or with another seed."""
+    path = of.path.with_name(f"{of.path.name}-{epsilon}-{seed}")
+    settings = of.experiment.dump() | {"seed": seed}
+    settings["adversary"] |= {"epsilon": epsilon or of.epsilon}
+    with patch("os.fsync"):
+        store.make_directory(path)
+        store.write_json(path / "experiment.json", settings)
+        store.write(path / "metrics.jsonl", (of.path / "metrics.jsonl").read_bytes())
+    return replace(of, path=path)
 
 
 def everything(path: Path) -> ReportRun:

@@ -11,6 +11,7 @@ import pytest
 from matplotlib.axes import Axes
 
 from graddiv import store
+from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import output, style
@@ -243,6 +244,49 @@ def test_the_papers_curve_is_scaled_to_our_radius_of_training(drawings: dict[str
     assert theirs[0.253333] == 3.26, "of its 0.38, for it trained at 0.3 and we at 0.2"
     assert 0.3 not in theirs
     assert "which is 0.3 there and 0.2 here" in drawing.caption
+
+
+@pytest.mark.parametrize(
+    ("figure", "epsilon", "said"),
+    [("transfer", 0.266667, "24 (adv-bnn)"), ("loss-increase", 0.266667, "-75 (adv-bnn+graddiv)")],
+)
+def test_a_number_of_the_papers_text_stands_at_its_own_ratio_only(
+    comparisons: dict[str, Comparison], figure: str, epsilon: float, said: str
+) -> None:
+    """Its 0.4 of 0.3 is 0.2667 of our 0.2; the fake records are of 0.3."""
+
+    def caption(*radii: float) -> str:
+        runs = [
+            replace(run, measurements=tuple(replace(r, epsilon=at) if hasattr(r, "epsilon") else r for r in measured))
+            for run, at in zip(comparisons[figure].runs[1:], radii, strict=True)
+            if (measured := run.measurements)
+        ]
+        return FIGURES[figure](fake.compared(*runs)).caption
+
+    assert said in caption(epsilon, epsilon)
+    assert "which is 0.3 there and 0.2 here" in caption(epsilon, epsilon)
+    assert "The paper" not in caption(0.3, 0.3)
+    assert "The paper" not in caption(epsilon, 0.3), "it would stand beside another ratio, too"
+
+
+def test_the_sensitivity_to_m_stands_beside_the_papers_at_its_own_ratio_only(tmp_path: Path) -> None:
+    made = fake.run(tmp_path / "run", "adv-bnn+graddiv", 0.3, data="cifar10", attacks=(PGD(m=20),), epsilons=(0.2,))
+    swept = drawn_from(fake.compared(made), "m-sensitivity")
+    assert "The paper" not in FIGURES["m-sensitivity"](swept).caption
+    (run,) = swept.runs
+    at_8 = replace(run, attacks=tuple(replace(r, epsilon=8 / 255) for r in run.attacks))
+    assert "44.62 (adv-bnn+graddiv)" in FIGURES["m-sensitivity"](fake.compared(at_8)).caption
+
+
+def test_runs_trained_at_two_radii_each_stand_beside_their_own_ratio(comparisons: dict[str, Comparison]) -> None:
+    run = comparisons["accuracy-epsilon"].runs[1]
+    runs = [replace(fake.retrained(run, epsilon), title=f"Adv-BNN, epsilon = {epsilon}") for epsilon in (0.2, 0.3)]
+    drawing = FIGURES["accuracy-epsilon"](fake.compared(*runs))
+    theirs = {(row["x"], row["accuracy"]) for row in table(drawing, whose="paper")}
+    assert {(0.253333, 3.26), (0.38, 3.26)} <= theirs
+    assert "which is 0.3 there and 0.2 here (Adv-BNN, epsilon = 0.2)" in drawing.caption
+    dotted = [line for line in lines(drawing.figure.axes[0]) if len(set(line[:, 0])) == 1 and len(line) == 2]
+    assert sorted(line[0, 0] for line in dotted) == [0.2, 0.3]
 
 
 def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None:

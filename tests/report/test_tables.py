@@ -88,6 +88,31 @@ def test_the_papers_values_stand_at_the_same_multiple_of_the_radius_of_training(
         assert "at the same multiple of the radius of training, which is 0.3 there and 0.2 here" in caption
 
 
+def test_runs_trained_at_two_radii_each_stand_beside_their_own_ratio(comparison: Comparison) -> None:
+    run = comparison.runs[1]
+    of = fake.compared(run, replace(fake.retrained(run, epsilon=0.3), title="farther"))
+    row = cells(attack_table(fake.at(of, epsilon=0.2, n=10)), "EOT-PGD")
+    assert (row["Adv-BNN, paper"], row["farther, paper"]) == ("93.88", "97.59"), "of its 0.3 and 0.2"
+    made = accuracy_table(fake.at(of, n=10, modes="eot"))
+    shown = [dict(zip(made.columns, row, strict=True)) for row in made.rows if row[:2] == ("EOT-PGD", "10")]
+    assert [(row["method"], row["ε = 0.2"]) for row in shown if row["whose"] == "paper"] == [
+        ("Adv-BNN, for training at 0.2", "93.88"),
+        ("Adv-BNN, for training at 0.3", "97.59"),
+    ]
+    summed_up = accuracy_summary(fake.at(of, n=10, modes="eot"))
+    names = [row[1] for i, row in enumerate(summed_up.rows) if i in summed_up.published_rows]
+    assert names[-2:] == [f"Adv-BNN, for training at {epsilon}, the paper's" for epsilon in (0.2, 0.3)]
+    assert "which is 0.3 there and 0.2 here (Adv-BNN); of the whole MNIST" in made.caption
+    assert made.caption.endswith("which ours is a part of (farther).")
+
+
+def test_the_papers_checklist_stands_beside_one_of_its_own_radius(tmp_path: Path) -> None:
+    run = fake.run(tmp_path / "run", "adv-bnn+graddiv", 0.3, data="cifar10", attacks=(FGSM(),), epsilons=(0.2,))
+    assert "The paper" not in checklist_table(fake.compared(run)).caption
+    at_8 = replace(run, checklist_epsilon=8 / 255)
+    assert "more than (%) 74 (adv-bnn+graddiv)" in checklist_table(fake.compared(at_8)).caption
+
+
 def test_a_published_zero_is_shown(tmp_path: Path) -> None:
     run = fake.run(tmp_path / "run", "no-defense", data="cifar10", attacks=(PGD(m=20),), epsilons=(8 / 255,), repeats=1)
     of = fake.compared(run)
@@ -310,7 +335,7 @@ def test_latex_escapes() -> None:
 def test_a_run_tells_of_itself(comparison: Comparison) -> None:
     first, _, last = comparison.runs
     assert (first.random, last.random, first.lam, last.lam, last.epsilon) == (False, True, 0.0, 0.3, 0.2)
-    assert (last.method, last.data, comparison.epsilon) == ("adv-bnn+graddiv", "mnist-mini", 0.2)
+    assert (last.method, last.data, comparison.training_epsilons) == ("adv-bnn+graddiv", "mnist-mini", [0.2])
     assert first.checklist == ()
     assert len(last.checklist) == 2
     assert last.clean is not None

@@ -108,9 +108,11 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
     run_looks = looks([run for run, _ in swept.of_runs])
     rows: list[tuple[object, ...]] = []
     papers: list[tuple[object, ...]] = []
+    told: set[tuple[str, float | None]] = set()
     for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
-        if run.method not in {row[0] for row in papers}:  # once, where ours has it in several variants
-            theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
+        if (run.method, run.epsilon) not in told:  # once, where ours has it in several variants
+            told.add((run.method, run.epsilon))
+            theirs = comparison.published(run).curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
             papers += plot_papers(axes, run, look, theirs)
         rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points))
     strong = curves(comparison, "epsilon", "SPGD")
@@ -118,8 +120,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         look = next(look for (each, _), look in zip(swept.of_runs, run_looks, strict=True) if each.path == run.path)
         rows += plot_strong(axes, run, look, points)
     _percent(axes, style.EPSILON)
-    if comparison.epsilon:
-        _mark_training(axes, comparison.epsilon)
+    _mark_training(axes, comparison.training_epsilons)
     legend_below(figure, _legend(swept, run_looks, bool(papers), strong), 2)
     bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
     trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
@@ -127,7 +128,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         bands += f" Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots."
     if strong:
         bands += f" Dotted: EOT-SPGD with n = {strong.fixed['n']}, m = {strong.fixed['m']}."
-    theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.published.origin()}" if papers else ""
+    theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.origin()}" if papers else ""
     return Figure(
         name="accuracy-epsilon",
         title="Accuracy under EOT-PGD against the perturbation bound",
@@ -176,7 +177,7 @@ SWEPT = {"n": "n", "m": "its iterations", "passes": "its passes"}
 
 
 def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, label: str) -> Figure:
-    clean = vary == "m"
+    clean, at = vary == "m", swept.fixed["epsilon"]
     of_runs = [(run, points) for run, points in swept.of_runs if run.random or vary != "n"]
     swept = Curves(swept.fixed, tuple(of_runs))
     figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.2, 2.9)
@@ -185,8 +186,7 @@ def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, la
     for (run, points), look in zip(of_runs, run_looks, strict=True):
         rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points, 0) if clean else points)
         if vary == "n":
-            at = swept.fixed["epsilon"]
-            found = [(n, comparison.published.value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
+            found = [(n, comparison.published(run).value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
             theirs = [(n, value.mean) for n, value in found if value is not None]
             papers += plot_papers(axes, run, look, theirs)
     _percent(axes, label)
@@ -197,15 +197,15 @@ def _sensitivity(comparison: Comparison, name: str, swept: Curves, vary: str, la
         axes.minorticks_off()
     legend_below(figure, _legend(swept, run_looks, bool(papers)), 2)
     zero = " m = 0: without an attack." if clean else ""
-    theirs_too = f" Dashed: the paper's values.{comparison.published.origin()}" if papers else ""
+    theirs_too = f" Dashed: the paper's values.{comparison.origin()}" if papers else ""
+    said = comparison.said(name, [(run, at) for run, _ in of_runs])
     return Figure(
         name=name,
         title=f"Accuracy under EOT-{'SPGD' if vary == 'passes' else 'PGD'} against {SWEPT[vary]}",
         figure=figure,
         columns=COLUMNS,
         rows=(*rows, *papers),
-        caption=f"{_compared(swept, vary)}{zero}{theirs_too}{comparison.published.said(name)} "
-        f"{scale(comparison, _setting(swept))}",
+        caption=f"{_compared(swept, vary)}{zero}{theirs_too}{said} {scale(comparison, _setting(swept))}",
     )
 
 
@@ -309,12 +309,14 @@ def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float
     return [(at, clean), *points] if clean is not None else points
 
 
-def _mark_training(axes: Axes, epsilon: float) -> None:
-    """A line at the radius of training, and above the plot the multiples of it."""
-    axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
-    scaled: Any = (lambda x: x / epsilon, lambda ratio: ratio * epsilon)
-    above = axes.secondary_xaxis("top", functions=scaled)
-    above.set_xlabel("multiple of the radius of training")
+def _mark_training(axes: Axes, epsilons: Sequence[float]) -> None:
+    """A line at each radius of training, and above the plot the multiples of it if there is one."""
+    for epsilon in epsilons:
+        axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
+    if len(epsilons) == 1:
+        scaled: Any = (lambda x: x / epsilons[0], lambda ratio: ratio * epsilons[0])
+        above = axes.secondary_xaxis("top", functions=scaled)
+        above.set_xlabel("multiple of the radius of training")
 
 
 def _percent(axes: Axes, label: str) -> None:

@@ -73,8 +73,9 @@ def _scatter_caption(comparison: Comparison, sampled: Sampled) -> str:
         said = f"The sample MRL ρ̂ of {names[0]}, the length of the mean of its unit gradients, is {lengths[0]:.3g} "
         said += f"(debiased {debiased})."
     n = len(sampled[0][2])
+    papers = comparison.said("scatter", [(run, 0.0) for run, *_ in sampled])
     return (
-        f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}.{comparison.published.said('scatter')} "
+        f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}.{papers} "
         f"{scale(comparison, f'{n} gradients at the first test example')}"
     )
 
@@ -266,7 +267,8 @@ def rho_attacked(comparison: Comparison) -> Figure:
 @draws("loss-increase")
 def loss_increase(comparison: Comparison) -> Figure:
     """Density of what EOT-PGD adds to the loss, over test examples."""
-    records = [record for _, record, _ in with_record(comparison, LossIncreaseRecord)]
+    found = comparison.with_measurement(LossIncreaseRecord)
+    records = [record for _, record in found]
     drawing = _densities(
         comparison,
         "loss-increase",
@@ -279,7 +281,8 @@ def loss_increase(comparison: Comparison) -> Figure:
     )
     holds = [f"{100 * float(record.holds.mean()):.0f} %" for record in records]
     bound = f"Theorem 1's bound on its first-order part holds for {listed(holds)} of the examples."
-    return replace(drawing, caption=f"{drawing.caption} {bound}{comparison.published.said('loss-increase')}")
+    papers = comparison.said("loss-increase", [(run, record.epsilon) for run, record in found])
+    return replace(drawing, caption=f"{drawing.caption} {bound}{papers}")
 
 
 @draws("rotation")

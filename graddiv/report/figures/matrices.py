@@ -98,7 +98,7 @@ def transfer_matrices(comparison: Comparison) -> Figure:
         rows=tuple(rows),
         caption=(
             f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less."
-            f"{comparison.published.said('transfer')} "
+            f"{comparison.said('transfer', [(run, record.epsilon) for run, record, _ in found])} "
             f"{scale(comparison, *settings)}"
         ),
     )
