@@ -95,6 +95,17 @@ class ReportRun:
         return accuracy(found) if found else None
 
 
+def titles(runs: Sequence[ReportRun]) -> list[str]:
+    """Names of runs: with lambda where runs of one title differ in it, with the seed where they do not."""
+    names = []
+    for run in runs:
+        alike = [other.lam for other in runs if other.title == run.title]
+        lam = f", λ = {run.lam:g}" if len(set(alike)) > 1 else ""
+        seed = f", seed {run.experiment.seed}" if alike.count(run.lam) > 1 else ""
+        names.append(f"{run.title}{lam}{seed}")
+    return names
+
+
 @runtime_checkable
 class PublishedValue(Protocol):
     """An accuracy of the paper's, in percent, and as it prints it."""

@@ -17,7 +17,7 @@ from graddiv.records import (
     over_trainings,
     table,
 )
-from graddiv.report.comparison import Comparison, Curves, PublishedValue, ReportRun, curves, is_eot
+from graddiv.report.comparison import Comparison, Curves, PublishedValue, ReportRun, curves, is_eot, titles
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.texts import bound
 
@@ -63,7 +63,7 @@ def attack_table(comparison: Comparison) -> Table:
         title=f"Accuracy (%) under attack, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
-        caption=_attack_caption(comparison, decides, bool(marked)),
+        caption=_attack_caption(comparison, labels, decides, bool(marked)),
         published=frozenset(marked),
         highlighted=frozenset(highlighted),
         number_columns=(
@@ -147,11 +147,11 @@ def checklist_table(comparison: Comparison) -> Table:
     rows: list[tuple[str, ...]] = []
     highlighted = set()
     for name in names:
-        for run in comparison.runs:
+        for run, shown in zip(comparison.runs, titles(comparison.runs), strict=True):
             item = found[run.path].get(name, {"verdict": NOT_RUN, "sentence": ""})
             if item["verdict"] == "fail":
                 highlighted.add((len(rows), 2))
-            rows.append((name, run.title, str(item["verdict"]), str(item["sentence"])))
+            rows.append((name, shown, str(item["verdict"]), str(item["sentence"])))
     verdicts = Counter(row[2] for row in rows)
     papers = comparison.said("checklist", [(run, run.checklist_epsilon) for run in comparison.runs if run.checklist])
     return Table(
@@ -282,11 +282,14 @@ def _iterations(records: Iterable[AttackRecord]) -> str:
     return ", ".join(f"{name} {m}" for name, m in found.items())
 
 
-def _attack_caption(comparison: Comparison, decides: Sequence[str | None], papers: bool) -> str:
+def _attack_caption(
+    comparison: Comparison, labels: Sequence[str], decides: Sequence[str | None], papers: bool
+) -> str:
     records = [r for run in comparison.runs for r in run.attacks]
     ns = {r.n for r in records if r.mode == "eot"}
     examples, repeats = {r.examples for r in records}, Counter((r.target, r.label) for r in records)
     run = [sum(label in {r.label for r in of[0].attacks} for label in PAPER_ROWS) for of in comparison.groups]
+    deciding = [f"{a} for {of[0].title}" for of, a in zip(comparison.groups, decides, strict=True) if a]
     sentences = [
         f"Ours: {scale_of_ours(comparison, examples, set(repeats.values()))}"
         + (f", EOT over n = {_range(ns)} models" if ns else "")
@@ -294,13 +297,15 @@ def _attack_caption(comparison: Comparison, decides: Sequence[str | None], paper
         + ".",
         "Mean ± std is over draws: every repeat is judged by two ensembles.  In parentheses the 95 % interval from the "
         "choice of examples and from the draws.",
-        "Bold: the attack that decides the Total of its column, which is "
-        + ", ".join(f"{label} for {of[0].title}" for of, label in zip(comparison.groups, decides, strict=True) if label)
-        + ".",
-        f"Total (paper's rows) is over those of the paper's {len(PAPER_ROWS)} attacks that were run: "
-        + ", ".join(f"{k} for {of[0].title}" for of, k in zip(comparison.groups, run, strict=True))
-        + ".",
     ]
+    if deciding:
+        sentences.append(f"Bold: the attack that decides the Total of its column, which is {', '.join(deciding)}.")
+    if PAPERS_TOTAL in labels:
+        sentences.append(
+            f"{PAPERS_TOTAL} is over those of the paper's {len(PAPER_ROWS)} attacks that were run: "
+            + ", ".join(f"{k} for {of[0].title}" for of, k in zip(comparison.groups, run, strict=True))
+            + "."
+        )
     if papers:
         sentences.append(f"In italics: the paper's values, at its own scale.{comparison.origin()}")
     return " ".join(sentences)

@@ -250,7 +250,7 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     cosine = np.clip(rng.normal(rho**2, 0.05, (EXAMPLES, len(SHARES))), 0.01, 1).astype(np.float32)
     write(nearby_job(of, out, epsilon=0.2), {"mean_cosine": cosine, "length": 1 + cosine})
 
-    k, n, shown = 4, 30, 5
+    k, n, shown = 4, 30, 10
     centre = np.random.default_rng(1).normal(size=P)
     v = centre / np.linalg.norm(centre) + np.sqrt((1 / rho**2 - 1) / P) * rng.normal(size=(k, n, P))
     v /= np.linalg.norm(v, axis=-1, keepdims=True)

@@ -15,7 +15,7 @@ from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import output, style
-from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.figures import FIGURES
 from graddiv.report.figures.common import handle, legend_below, panels
 from graddiv.report.output import Figure, csv_text, image, save
@@ -157,6 +157,46 @@ def test_the_csv_holds_the_regions(drawings: dict[str, Figure]) -> None:
     drawing = drawings["boundary"]
     shown = np.asarray(drawing.figure.axes[5].images[0].get_array())
     assert np.array_equal(shown.T.ravel(), [r["class"] for r in table(drawing, method="adv-bnn", model="ensemble")])
+
+
+def test_the_regions_of_a_network_stand_in_two_rows_of_five(drawings: dict[str, Figure]) -> None:
+    """With the ensemble behind the first row, as in the paper."""
+    shown = [axes.get_title() for axes in drawings["boundary"].figure.axes if axes.get_visible()]
+    one = [*(f"model {k}" for k in range(1, 6)), "ensemble", *(f"model {k}" for k in range(6, 11))]
+    assert shown == [*one, *one]
+    heights = {axes.get_position().y0 for axes in drawings["boundary"].figure.axes}
+    assert len(heights) == 4
+
+
+def trainings(comparison: Comparison) -> Comparison:
+    """Its random runs, each trained with two seeds."""
+    runs = [run for run in comparison.runs if run.random]
+    return comparison.of([fake.retrained(run, seed=seed) for run in runs for seed in (0, 1)])
+
+
+@pytest.mark.parametrize("name", ["kappa", "rho-attacked", "loss-increase"])
+def test_densities_count_examples_and_trainings_apart(comparisons: dict[str, Comparison], name: str) -> None:
+    alone, twice = (FIGURES[name](of).caption for of in (comparisons[name], trainings(comparisons[name])))
+    examples = fake.EXAMPLES - (name == "kappa")  # one has no gradient
+    assert f"{examples} test examples, 2 trainings" in twice
+    assert f"{examples} test examples" in alone
+    assert "trainings" not in alone
+
+
+@pytest.mark.parametrize("name", ["transfer", "training-concentration", "boundary", "rotation"])
+def test_trainings_of_one_method_are_told_apart_by_their_seeds(comparisons: dict[str, Comparison], name: str) -> None:
+    caption = FIGURES[name](trainings(comparisons[name]).of(trainings(comparisons[name]).runs[:2])).caption
+    assert "Adv-BNN, seed 0" in caption
+    assert "Adv-BNN, seed 1" in caption
+
+
+def test_titles_say_in_what_runs_differ(comparisons: dict[str, Comparison]) -> None:
+    _, first, second = comparisons["lambda-sensitivity"].runs
+    assert titles([first]) == ["Adv-BNN + GradDiv"]
+    assert titles([first, second]) == ["Adv-BNN + GradDiv, λ = 0.1", "Adv-BNN + GradDiv, λ = 1"]
+    again = fake.retrained(first, seed=7)
+    assert titles([first, again]) == ["Adv-BNN + GradDiv, seed 0", "Adv-BNN + GradDiv, seed 7"]
+    assert titles([first, again, second])[1:] == ["Adv-BNN + GradDiv, λ = 0.1, seed 7", "Adv-BNN + GradDiv, λ = 1"]
 
 
 def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], comparisons: dict[str, Comparison]) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from graddiv.attacks import FGSM, PGD
 from graddiv.errors import GradDivError
-from graddiv.records import table
+from graddiv.records import GradientNoiseRecord, table
 from graddiv.report.comparison import Comparison, NothingPublished, ReportRun, curves
 from graddiv.report.gradient_noise import gradient_noise_table
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table, latex, latex_text, markdown, save, table_files
@@ -296,6 +296,20 @@ def test_the_checklist(comparison: Comparison) -> None:
         checklist_table(comparison.of(comparison.runs[:1]))
 
 
+def test_trainings_of_one_method_have_rows_that_differ(comparison: Comparison) -> None:
+    run = comparison.runs[1]
+    twice = comparison.of([run, fake.retrained(run, seed=1)])
+    assert [row[1] for row in checklist_table(twice).rows[:2]] == ["Adv-BNN, seed 0", "Adv-BNN, seed 1"]
+    assert [row[0] for row in gradient_noise_table(twice).rows[1:3]] == ["Adv-BNN, seed 0", "Adv-BNN, seed 1"]
+
+
+def test_a_table_of_one_attack_says_nothing_of_a_total(comparison: Comparison) -> None:
+    of_pgd = fake.at(comparison, epsilon=0.2, n=10).only(lambda run, r: r.label == "EOT-PGD")
+    made = attack_table(of_pgd.of(of_pgd.runs[1:]))
+    assert "Total" not in made.caption
+    assert "Bold: the attack" in attack_table(fake.at(comparison, epsilon=0.2, n=10)).caption
+
+
 def test_the_noise_of_gradients_is_told_at_both_places(comparison: Comparison) -> None:
     made = gradient_noise_table(comparison)
     assert [row[:2] for row in made.rows[:2]] == [("Adv-BNN", "clean x"), ("Adv-BNN", "attacked x")]
@@ -303,6 +317,14 @@ def test_the_noise_of_gradients_is_told_at_both_places(comparison: Comparison) -
     assert float(attacked["q"]) == pytest.approx(4 * float(clean["q"]), rel=0.05)
     assert float(clean["cosine predicted"]) == pytest.approx(float(clean["cosine measured"]), abs=0.02)
     assert int(clean["draws for 0.9"]) > int(attacked["draws for 0.9"])
+    found = comparison.runs[1].measured(GradientNoiseRecord)
+    assert found is not None
+    uneven = replace(found, measured=found.measured**9, predicted=found.predicted**9)
+    row = gradient_noise_table(comparison.of([replace(comparison.runs[1], measurements=(uneven,))])).rows[0]
+    medians = [np.median(values[:, 0]) for values in (uneven.predicted, uneven.measured)]
+    assert list(row[6:8]) == [f"{median:.2f}" for median in medians]
+    assert list(row[6:8]) != [f"{values[:, 0].mean():.2f}" for values in (uneven.predicted, uneven.measured)]
+    assert all(column in made.caption.lower() for column in map(str.lower, made.columns[2:]))
     with pytest.raises(GradDivError, match="'graddiv measure RUN --what gradient-noise'"):
         gradient_noise_table(comparison.of(comparison.runs[:1]))
 

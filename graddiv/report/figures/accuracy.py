@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from graddiv.records import Summary
 from graddiv.report import style
-from graddiv.report.comparison import Comparison, Curves, ReportRun, curves
+from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, titles
 from graddiv.report.figures.common import (
     draws,
     handle,
@@ -21,7 +21,6 @@ from graddiv.report.figures.common import (
     pair,
     panels,
     scale,
-    titles,
 )
 from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
 from graddiv.report.output import Figure
