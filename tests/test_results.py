@@ -130,7 +130,9 @@ def stored_attack(label: str) -> str:
 def wrong_cells(readme: str) -> list[tuple[str, str, str, str]]:
     """The cells of README's table of results, as (attack, radius, column, cell), that are not those of the records."""
     part = readme[readme.index("## What it found") :]
-    lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*\|$", part[: part.index("\n- ")], re.MULTILINE)]
+    lines = [
+        line.strip("| ").split(" | ") for line in re.findall(r"^\|.*\|$", part[: part.index("\n- ")], re.MULTILINE)
+    ]
     (_, _, *columns), _, *body = lines
     stored = {(row["attack"], row["method"]): row for row in rows_of("accuracy-summary")}
     wrong, label = [], ""

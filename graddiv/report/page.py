@@ -174,9 +174,7 @@ def _tip(trainings: Sequence[ReportRun], grid: Grid, found: Mapping[str, Any]) -
     examples = grid.records(trainings[0].path)[-1].examples
     right = found["mean"] * examples
     several = [
-        f"{count} {what}"
-        for count, what in ((len(trainings), "trainings"), (found["repeats"], "repeats"))
-        if count > 1
+        f"{count} {what}" for count, what in ((len(trainings), "trainings"), (found["repeats"], "repeats")) if count > 1
     ]
     texts = [
         f"{trainings[0].title}, {found['attack']}",

@@ -282,9 +282,7 @@ def _iterations(records: Iterable[AttackRecord]) -> str:
     return ", ".join(f"{name} {m}" for name, m in found.items())
 
 
-def _attack_caption(
-    comparison: Comparison, labels: Sequence[str], decides: Sequence[str | None], papers: bool
-) -> str:
+def _attack_caption(comparison: Comparison, labels: Sequence[str], decides: Sequence[str | None], papers: bool) -> str:
     records = [r for run in comparison.runs for r in run.attacks]
     ns = {r.n for r in records if r.mode == "eot"}
     examples, repeats = {r.examples for r in records}, Counter((r.target, r.label) for r in records)

@@ -79,7 +79,9 @@ class Statement(NamedTuple):
 def text() -> tuple[Statement, ...]:
     """The numbers of the paper's text."""
     return tuple(
-        Statement(row["figure"], row["data"], row["method"], float(row["epsilon"]), row["quantity"], float(row["value"]))
+        Statement(
+            row["figure"], row["data"], row["method"], float(row["epsilon"]), row["quantity"], float(row["value"])
+        )
         for row in _rows("text")
     )
 
