@@ -85,6 +85,40 @@ def test_networks_trained_at_another_radius_are_compared_at_the_same_ratio_to_it
     assert "which is 0.3 there and 0.2 here" in ours.origin()
 
 
+def test_the_eot_rows_of_table_1_are_of_10_models() -> None:
+    cifar10 = PaperValues("cifar10", 8 / 255)
+    assert cifar10.value("adv-bnn", "EOT-PGD", 8 / 255, n=20) is None
+    assert cifar10.value("adv-bnn", "EOT-PGD", 8 / 255) == Value(43.39, 0.48)
+    assert cifar10.value("rse", "EOT^1-B&B", 8 / 255, n=20) == Value(51.35, 0.19), "one model, whatever n"
+    assert cifar10.value("adv-bnn+graddiv", "FGSM", 8 / 255, n=20) == Value(71.30, 1.59)
+
+
+@pytest.mark.parametrize(
+    ("figure", "data", "epsilon", "expected"),
+    [
+        ("transfer", "mnist", 0.4, {"adv-bnn": [24, 4.5, 68], "adv-bnn+graddiv-dpp": [75, 29, 94]}),
+        ("scatter", "mnist", 0.0, {"adv-bnn": [0.64], "adv-bnn+graddiv": [0.15]}),
+        ("loss-increase", "mnist", 0.4, {"adv-bnn+graddiv": [-75]}),
+        ("checklist", "cifar10", 8 / 255, {"adv-bnn+graddiv": [74]}),
+        ("m-sensitivity", "cifar10", 8 / 255, {"adv-bnn+graddiv": [44.62]}),
+    ],
+)
+def test_the_numbers_of_the_text(figure: str, data: str, epsilon: float, expected: dict[str, list[float]]) -> None:
+    found = [statement for statement in published.text() if statement.figure == figure]
+    assert {s.data for s in found} == {data}
+    assert {s.method: [t.value for t in found if t.method == s.method] for s in found} == expected
+    trained_at = TRAINED_AT[data]
+    said = PaperValues(data, trained_at).said(figure, epsilon)
+    assert all(f"{value:g} ({method})" in said for method, values in expected.items() for value in values)
+    assert PaperValues(data, trained_at / 2).said(figure, epsilon / 2) == said, "the same ratio"
+    assert PaperValues(data, trained_at).said(figure, epsilon + 0.1) == ""
+    assert PaperValues(data, trained_at / 2).said(figure, epsilon) == (said if epsilon == 0 else "")
+
+
+def test_there_is_no_other_number_of_the_text() -> None:
+    assert len(published.text()) == 11
+
+
 def test_without_adversarial_training_radii_are_the_papers_own() -> None:
     assert PaperValues("mnist", 0.0).value("adv-bnn", "EOT-PGD", 0.3, 10) == Value(93.88)
 

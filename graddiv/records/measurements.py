@@ -92,7 +92,7 @@ class GradientNoiseRecord(MeasurementRecord):
         places = ("at x0", "at the attacked x")
         parts = [
             f"{place}: rho {_median(self.rho[:, i])}, q {_median(self.q[:, i])}, cosine of two means of {self.n} "
-            f"{np.mean(self.measured[:, i]):.2f} (predicted {np.mean(self.predicted[:, i]):.2f})"
+            f"{_median(self.measured[:, i])} (predicted {_median(self.predicted[:, i])})"
             for i, place in enumerate(places)
         ]
         return "noise of gradients, medians, " + "; ".join(parts)

@@ -1,6 +1,6 @@
 """What one table or figure compares: runs side by side, each with exactly the records that a plan names for it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,8 @@ class ReportRun:
     measurements: tuple[MeasurementRecord, ...] = ()
     checklist: tuple[dict[str, Any], ...] = ()
     """The items of the checklist, if the plan names it."""
+    checklist_epsilon: float = 0.0
+    """The radius that its items are of."""
 
     @cached_property
     def run(self) -> Run:
@@ -93,6 +95,17 @@ class ReportRun:
         return accuracy(found) if found else None
 
 
+def titles(runs: Sequence[ReportRun]) -> list[str]:
+    """Names of runs: with lambda where runs of one title differ in it, with the seed where they do not."""
+    names = []
+    for run in runs:
+        alike = [other.lam for other in runs if other.title == run.title]
+        lam = f", λ = {run.lam:g}" if len(set(alike)) > 1 else ""
+        seed = f", seed {run.experiment.seed}" if alike.count(run.lam) > 1 else ""
+        names.append(f"{run.title}{lam}{seed}")
+    return names
+
+
 @runtime_checkable
 class PublishedValue(Protocol):
     """An accuracy of the paper's, in percent, and as it prints it."""
@@ -116,11 +129,11 @@ class PublishedValues(Protocol):
     def epsilons(self) -> list[float]:
         """The perturbation bounds of its table of the data set."""
 
-    def said(self, figure: str) -> str:
-        """A sentence with the numbers that its text gives for a figure; empty if there are none."""
+    def said(self, figure: str, epsilon: float) -> str:
+        """A sentence with the numbers that its text gives for a figure, of an attack of this radius; "" if none."""
 
     def origin(self) -> str:
-        """A sentence on whose data and which radius its values are of, where they are not ours."""
+        """Whose data and which radius its values are of, where they are not ours; else empty."""
 
 
 class NothingPublished:
@@ -141,7 +154,7 @@ class NothingPublished:
         """No bounds."""
         return []
 
-    def said(self, figure: str) -> str:
+    def said(self, figure: str, epsilon: float) -> str:
         """Nothing."""
         return ""
 
@@ -163,10 +176,28 @@ class Comparison:
     """At which scale ours were obtained: stands beside every number of ours."""
     publication: Published = NothingPublished
 
-    @cached_property
-    def published(self) -> PublishedValues:
-        """Values of the publication for its data set and radius of training."""
-        return self.publication(self.data, self.epsilon)
+    def published(self, run: ReportRun) -> PublishedValues:
+        """Values of the publication at the radii that correspond to those of a run."""
+        return self.publication(run.data, run.epsilon or 0.0)
+
+    def said(self, figure: str, radii: Iterable[tuple[ReportRun, float]]) -> str:
+        """What its text says of a figure of these runs, each at its radius; nothing if it does not fit all of them."""
+        shown = list(radii)
+        found = {self.published(run).said(figure, epsilon) for run, epsilon in shown}
+        text = found.pop() if len(found) == 1 else ""
+        return text and f"{text}{self.of([run for run, _ in shown]).origin()}"
+
+    def origin(self) -> str:
+        """A sentence on whose data and which radii its values are of, where they are not ours."""
+        titles: dict[str, list[str]] = {}
+        for run in self.runs:
+            titles.setdefault(self.published(run).origin(), []).append(run.title)
+        parts = [
+            f"{origin} ({', '.join(dict.fromkeys(of))})" if len(titles) > 1 else origin
+            for origin, of in titles.items()
+            if origin
+        ]
+        return f" They are {'; '.join(parts)}." if parts else ""
 
     @property
     def data(self) -> str:
@@ -179,9 +210,9 @@ class Comparison:
         return (SOURCES[self.data].title if self.data in SOURCES else "") or self.data
 
     @property
-    def epsilon(self) -> float:
-        """The bound of the inner adversary in training, of the first run that had one; 0 if none had."""
-        return next((run.epsilon for run in self.runs if run.epsilon), 0.0)
+    def training_epsilons(self) -> list[float]:
+        """The bounds of the inner adversaries in training, each once."""
+        return sorted({run.epsilon for run in self.runs if run.epsilon})
 
     def of(self, runs: Sequence[ReportRun]) -> "Comparison":
         """The same of these runs alone."""
@@ -262,21 +293,26 @@ def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path]
     """A run with these files below its records: records, and the checklist if it is among them."""
     run = Run(path)
     found = [read(run.records / name) for name in files if name != CHECKLIST]
-    items = _checklist_items(run.checklist_file) if CHECKLIST in files else []
+    epsilon, items = _checklist(run.checklist_file) if CHECKLIST in files else (0.0, [])
     return ReportRun(
         path,
         title,
         tuple(r for r in found if isinstance(r, AttackRecord)),
         tuple(r for r in found if isinstance(r, MeasurementRecord)),
         tuple(items),
+        epsilon,
     )
 
 
-def _checklist_items(path: Path) -> list[dict[str, Any]]:
-    items = store.read_json(path).get("items")
+def _checklist(path: Path) -> tuple[float, list[dict[str, Any]]]:
+    """The radius of a checklist, and its items."""
+    content = store.read_json(path)
+    epsilon, items = content.get("epsilon"), content.get("items")
     texts = ("name", "verdict", "sentence")
     if not isinstance(items, list) or not all(
         isinstance(item, dict) and all(isinstance(item.get(key), str) for key in texts) for item in items
     ):
         raise GradDivError(f"{path} holds no list of items with {', '.join(texts)}: 'graddiv checklist RUN' makes it")
-    return items
+    if not isinstance(epsilon, int | float):
+        raise GradDivError(f"{path} has epsilon {epsilon!r}, expected a number: 'graddiv checklist RUN' makes it")
+    return float(epsilon), items

@@ -4,7 +4,7 @@ All that a control can choose is in the page as HTML; scripts only show, hide an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 from graddiv import __version__, store
 from graddiv.report.caveats import caveats
 from graddiv.report.closeups import close_ups
-from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.grids import Grid, find_pairs
 from graddiv.report.output import Figure, Table, image
 from graddiv.report.style import BLACK, looks
@@ -69,24 +69,25 @@ def render(contents: Contents) -> str:
     by_path = {run.path: run for run in comparison.runs}
     pairs = [(by_path[a.path], by_path[b.path]) for a, b in find_pairs(default.comparison if default else comparison)]
     compared = pairs[0] if pairs else comparison.runs[:2]
-    in_tables = {run.path for grid in grids for run in grid.comparison.runs}
     lead = shown_figure(contents.lead) if contents.lead is not None else None
+    names = dict(zip(by_path, titles(comparison.runs), strict=True))
     figures = [shown_figure(figure) for figure in contents.figures]
     pictures = [*([lead] if lead else []), *figures]
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in pictures)
     content = {
-        "verdicts": [verdict(*pair, default) for pair in pairs] if default else [],
+        "verdicts": [replace(verdict(*pair, default), title=names[pair[1].path]) for pair in pairs] if default else [],
+        "paired": bool(pairs),
         "crossing": _crossing(contents.curve),
         "choices": [_choice(comparison, grid) for grid in grids],
         "tables": [shown_table(table) for table in contents.tables],
         "examples": close_ups(comparison, compared, grids, default, room) if default else [],
         "lead": lead,
         "figures": figures,
-        "checklist": _checklist(comparison),
+        "checklist": _checklist(comparison, names),
         "recipes": [_recipe(run) for run in comparison.runs],
         "differing": list({str(found): found for found in (_differing(*pair) for pair in pairs)}.values()),
         "judging": _judging(comparison),
-        "costs": [_cost(run) for run in comparison.runs],
+        "costs": [_cost(run, names[run.path]) for run in comparison.runs],
         "caveats": caveats(comparison, default),
     }
     return fill(
@@ -99,7 +100,7 @@ def render(contents: Contents) -> str:
         ns=[(n, str(n)) for n in sorted({grid.n for grid in grids})],
         titles=[run.title for run in comparison.runs],
         methods=list(dict.fromkeys(run.title for run in comparison.runs)),
-        attacked=[i for i, run in enumerate(comparison.runs) if run.path in in_tables],
+        attacked=sorted({_place(comparison, run) for grid in grids for run in grid.comparison.runs}),
         colours=[colours(look.colour) for look in looks([run.method for run in comparison.runs])],
         square=["+graddiv" in run.method for run in comparison.runs],
         noun="digit" if "mnist" in comparison.data else "image",
@@ -123,7 +124,9 @@ def _crossing(curve: Comparison | None) -> Crossing | None:
         return None
     trainings = {run.path: group for group in curve.groups for run in group}
     baseline, graddiv = pairs[0]
-    return crossing(trainings[baseline.path], trainings[graddiv.path], curve.epsilon)
+    if not baseline.epsilon or baseline.epsilon != graddiv.epsilon:
+        return None
+    return crossing(trainings[baseline.path], trainings[graddiv.path], baseline.epsilon)
 
 
 # Tables
@@ -150,8 +153,7 @@ def shown_table(table: Table) -> dict[str, Any]:
 def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
     """The table of one grid, and behind each of our numbers the counts and the interval."""
     table = attack_table(grid.comparison)
-    runs = grid.comparison.runs
-    place_on_page = [[other.path for other in comparison.runs].index(run.path) for run in runs]
+    groups = grid.comparison.groups
     ours = [column for column in range(1, len(table.columns)) if column not in table.published]
     tips: dict[tuple[int, int], str] = {}
     marks: dict[int, list[dict[str, Any]]] = {row: [] for row in range(len(table.rows))}
@@ -159,19 +161,27 @@ def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
         place, row = divmod(i, len(table.rows))
         found = dict(zip(table.number_columns, numbers, strict=True))
         if found["mean"] != "":
-            tips[row, ours[place]] = _tip(runs[place], grid, found)
+            tips[row, ours[place]] = _tip(groups[place], grid, found)
             bounds = {name: 100 * float(str(found[name])) for name in ("mean", "low", "high")}
-            marks[row].append({"run": place_on_page[place], **bounds})
+            marks[row].append({"run": _place(comparison, groups[place][0]), **bounds})
     return {**shown_table(table), "epsilon": grid.epsilon, "n": grid.n, "tips": tips, "marks": marks}
 
 
-def _tip(run: ReportRun, grid: Grid, found: Mapping[str, Any]) -> str:
+def _place(comparison: Comparison, run: ReportRun) -> int:
+    """Where the page has the method of a run: all its trainings are drawn as the first one is."""
+    return [other.title for other in comparison.runs].index(run.title)
+
+
+def _tip(trainings: Sequence[ReportRun], grid: Grid, found: Mapping[str, Any]) -> str:
     """What, how many, how sure: a line each."""
-    examples = grid.records(run.path)[-1].examples
+    examples = grid.records(trainings[0].path)[-1].examples
     right = found["mean"] * examples
+    several = [
+        f"{count} {what}" for count, what in ((len(trainings), "trainings"), (found["repeats"], "repeats")) if count > 1
+    ]
     texts = [
-        f"{run.title}, {found['attack']}",
-        f"{right:.4g} of {examples} right" + (f", mean of {found['repeats']} repeats" if found["repeats"] > 1 else ""),
+        f"{trainings[0].title}, {found['attack']}",
+        f"{right:.4g} of {examples} right" + (f", mean of {' and '.join(several)}" if several else ""),
         f"95 % interval {percent(found['low'])} to {percent(found['high'])}",
     ]
     if found["per_draw"] != "":
@@ -198,11 +208,14 @@ def shown_figure(drawing: Figure) -> dict[str, Any]:
     }
 
 
-def _checklist(comparison: Comparison) -> list[dict[str, Any]]:
+def _checklist(comparison: Comparison, titles_of: Mapping[Path, str]) -> list[dict[str, Any]]:
     """Items with what each run's checklist says of them."""
     of_runs = [(run, {item["name"]: item for item in run.checklist}) for run in comparison.runs]
     names = dict.fromkeys(name for _, items in of_runs for name in items)
-    return [{"name": name, "runs": [(run.title, items.get(name)) for run, items in of_runs if items]} for name in names]
+    return [
+        {"name": name, "runs": [(titles_of[run.path], items.get(name)) for run, items in of_runs if items]}
+        for name in names
+    ]
 
 
 def _recipe(run: ReportRun) -> dict[str, Any]:
@@ -242,7 +255,7 @@ def _judging(comparison: Comparison) -> list[tuple[str, str]]:
     ]
 
 
-def _cost(run: ReportRun) -> dict[str, Any]:
+def _cost(run: ReportRun, title: str) -> dict[str, Any]:
     """Passes and draws by attack, and how fast it trained."""
     speeds = [epoch["images_per_second"] for epoch in run.epochs if "images_per_second" in epoch]
     examples = run.experiment.data.examples
@@ -251,7 +264,7 @@ def _cost(run: ReportRun) -> dict[str, Any]:
         spent = [int(c.sum()) for c in (record.cost_forwards, record.cost_backwards, record.cost_draws)]
         rows[record.label] = [a + b for a, b in zip(rows.get(record.label, [0, 0, 0]), spent, strict=True)]
     return {
-        "title": run.title,
+        "title": title,
         "speed": float(np.mean(speeds)) if speeds else None,
         "epochs": len(speeds),
         "seconds": sum(examples / speed for speed in speeds) if speeds and examples else None,

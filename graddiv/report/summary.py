@@ -1,10 +1,9 @@
 """Accuracy against epsilon at a glance: one number in a cell, with its spread over trainings."""
 
-from graddiv.recipes import title
 from graddiv.records import Summary
 from graddiv.report.comparison import Comparison
 from graddiv.report.output import NOT_APPLICABLE, Table
-from graddiv.report.tables import swept_attacks
+from graddiv.report.tables import papers_title, swept_attacks
 
 
 def accuracy_summary(comparison: Comparison) -> Table:
@@ -22,12 +21,13 @@ def accuracy_summary(comparison: Comparison) -> Table:
                 each for each in runs.runs if each.title == run.title and not all(r.is_clean for r in each.attacks)
             ]
             rows.append((name, run.title, str(len(trainings)), *(_cell(at.get(epsilon)) for epsilon in epsilons)))
-            papers = dict(comparison.published.curve(run.method, f"EOT-{attack}", n))
-            if papers and run.method not in told:
-                told.add(run.method)
+            papers = dict(comparison.published(run).curve(run.method, f"EOT-{attack}", n))
+            name_of_papers = papers_title(comparison, run)
+            if papers and name_of_papers not in told:
+                told.add(name_of_papers)
                 marked.add(len(rows))
                 texts = (f"{papers[e]:.2f}" if e in papers else NOT_APPLICABLE for e in epsilons)
-                rows.append((name, f"{title(run.method)}, the paper's", NOT_APPLICABLE, *texts))
+                rows.append((name, f"{name_of_papers}, the paper's", NOT_APPLICABLE, *texts))
     examples = {found.fixed["examples"] for *_, found in swept}
     return Table(
         name="accuracy-summary",
@@ -37,7 +37,7 @@ def accuracy_summary(comparison: Comparison) -> Table:
         caption=(
             f"Means over trainings ± their standard deviation. Ours: recipe scale {comparison.scale}, "
             f"{' or '.join(map(str, sorted(examples)))} test examples. "
-            f"In italics: the paper's values, at its own scale.{comparison.published.origin()}"
+            f"In italics: the paper's values, at its own scale.{comparison.origin()}"
         ),
         published_rows=frozenset(marked),
     )

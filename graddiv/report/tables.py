@@ -17,7 +17,7 @@ from graddiv.records import (
     over_trainings,
     table,
 )
-from graddiv.report.comparison import Comparison, Curves, PublishedValue, ReportRun, curves, is_eot
+from graddiv.report.comparison import Comparison, Curves, PublishedValue, ReportRun, curves, is_eot, titles
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table
 from graddiv.report.texts import bound
 
@@ -63,7 +63,7 @@ def attack_table(comparison: Comparison) -> Table:
         title=f"Accuracy (%) under attack, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
-        caption=_attack_caption(comparison, decides, bool(marked)),
+        caption=_attack_caption(comparison, labels, decides, bool(marked)),
         published=frozenset(marked),
         highlighted=frozenset(highlighted),
         number_columns=(
@@ -78,7 +78,8 @@ def accuracy_table(comparison: Comparison) -> Table:
     """EOT-FGSM, EOT-PGD and EOT-SPGD for each n against epsilon; the paper's values, of its supplement, below ours."""
     swept = swept_attacks(comparison)
     ours = {epsilon for *_, found in swept for _, points in found.of_runs for epsilon, _ in points}
-    epsilons = [0.0, *sorted(ours | set(comparison.published.epsilons()))]
+    theirs_too = {epsilon for run in comparison.runs for epsilon in comparison.published(run).epsilons()}
+    epsilons = [0.0, *sorted(ours | theirs_too)]
     body: list[tuple[str, ...]] = []
     marked, numbers, shown = set(), [], []
     for attack, n, runs, found in swept:
@@ -87,16 +88,17 @@ def accuracy_table(comparison: Comparison) -> Table:
         for group in runs.groups:
             run = group[0]
             at = {0.0: comparison.clean(run), **of_runs.get(run.path, {})}
-            theirs = dict(comparison.published.curve(run.method, f"EOT-{attack}", n))
+            theirs = dict(comparison.published(run).curve(run.method, f"EOT-{attack}", n))
             if not theirs and not of_runs.get(run.path):
                 continue
             start = (f"EOT-{attack}", str(n or NOT_APPLICABLE), run.title)
             body.append((*start, "ours", *(_with_trainings(at.get(epsilon)) for epsilon in epsilons)))
-            if theirs and run.method not in told:  # once, where ours has it in several variants
-                told.add(run.method)
+            name_of_papers = papers_title(comparison, run)
+            if theirs and name_of_papers not in told:  # once, where ours has it in several variants
+                told.add(name_of_papers)
                 marked.add(len(body))
                 texts = (f"{theirs[e]:.2f}" if e in theirs else NOT_APPLICABLE for e in epsilons)
-                body.append((*start[:2], title(run.method), "paper", *texts))  # whatever ours are called
+                body.append((*start[:2], name_of_papers, "paper", *texts))  # whatever ours are called
             for epsilon in epsilons:
                 value, papers = at.get(epsilon), theirs.get(epsilon)
                 shown += [value] if value is not None else []
@@ -145,19 +147,20 @@ def checklist_table(comparison: Comparison) -> Table:
     rows: list[tuple[str, ...]] = []
     highlighted = set()
     for name in names:
-        for run in comparison.runs:
+        for run, shown in zip(comparison.runs, titles(comparison.runs), strict=True):
             item = found[run.path].get(name, {"verdict": NOT_RUN, "sentence": ""})
             if item["verdict"] == "fail":
                 highlighted.add((len(rows), 2))
-            rows.append((name, run.title, str(item["verdict"]), str(item["sentence"])))
+            rows.append((name, shown, str(item["verdict"]), str(item["sentence"])))
     verdicts = Counter(row[2] for row in rows)
+    papers = comparison.said("checklist", [(run, run.checklist_epsilon) for run in comparison.runs if run.checklist])
     return Table(
         name="checklist",
         title=f"Signs of gradients that hide, {comparison.data_title}",
         columns=("behaviour", "method", "verdict", "evidence"),
         rows=tuple(rows),
         caption=f"{', '.join(f'{count} {verdict}' for verdict, count in verdicts.items())}. "
-        f"Ours: recipe scale {comparison.scale}, {comparison.data}.{comparison.published.said('checklist')}",
+        f"Ours: recipe scale {comparison.scale}, {comparison.data}.{papers}",
         highlighted=frozenset(highlighted),
     )
 
@@ -177,6 +180,12 @@ def pooled_rows(group: Sequence[ReportRun]) -> dict[str, Row]:
         if len(trainings) == len(group):
             rows[label] = row._replace(accuracy=over_trainings([t.accuracy for t in trainings]))
     return rows
+
+
+def papers_title(comparison: Comparison, run: ReportRun) -> str:
+    """What the paper's values for a run are called; with the radius of our training, where there are several."""
+    several = len(comparison.training_epsilons) > 1 and run.epsilon is not None
+    return f"{title(run.method)}, for training at {run.epsilon:.4g}" if several else title(run.method)
 
 
 def the_only(name: str, values: Iterable[Value]) -> Value:
@@ -206,9 +215,9 @@ def _labels(comparison: Comparison, epsilon: float, n: int | None, found: Sequen
 def _papers(comparison: Comparison, run: ReportRun, label: str, epsilon: float, n: int | None) -> PublishedValue | None:
     """The paper's value for a row; its supplement writes EOT-PGD for the PGD of deterministic networks, too."""
     name = "Total" if label == PAPERS_TOTAL else label
-    found = comparison.published.value(run.method, name, epsilon, n)
+    found = comparison.published(run).value(run.method, name, epsilon, n)
     if found is None and not run.random and label != "clean":
-        found = comparison.published.value(run.method, f"EOT-{label}", epsilon)
+        found = comparison.published(run).value(run.method, f"EOT-{label}", epsilon)
     return found
 
 
@@ -273,11 +282,12 @@ def _iterations(records: Iterable[AttackRecord]) -> str:
     return ", ".join(f"{name} {m}" for name, m in found.items())
 
 
-def _attack_caption(comparison: Comparison, decides: Sequence[str | None], papers: bool) -> str:
+def _attack_caption(comparison: Comparison, labels: Sequence[str], decides: Sequence[str | None], papers: bool) -> str:
     records = [r for run in comparison.runs for r in run.attacks]
     ns = {r.n for r in records if r.mode == "eot"}
     examples, repeats = {r.examples for r in records}, Counter((r.target, r.label) for r in records)
     run = [sum(label in {r.label for r in of[0].attacks} for label in PAPER_ROWS) for of in comparison.groups]
+    deciding = [f"{a} for {of[0].title}" for of, a in zip(comparison.groups, decides, strict=True) if a]
     sentences = [
         f"Ours: {scale_of_ours(comparison, examples, set(repeats.values()))}"
         + (f", EOT over n = {_range(ns)} models" if ns else "")
@@ -285,15 +295,17 @@ def _attack_caption(comparison: Comparison, decides: Sequence[str | None], paper
         + ".",
         "Mean ± std is over draws: every repeat is judged by two ensembles.  In parentheses the 95 % interval from the "
         "choice of examples and from the draws.",
-        "Bold: the attack that decides the Total of its column, which is "
-        + ", ".join(f"{label} for {of[0].title}" for of, label in zip(comparison.groups, decides, strict=True) if label)
-        + ".",
-        f"Total (paper's rows) is over those of the paper's {len(PAPER_ROWS)} attacks that were run: "
-        + ", ".join(f"{k} for {of[0].title}" for of, k in zip(comparison.groups, run, strict=True))
-        + ".",
     ]
+    if deciding:
+        sentences.append(f"Bold: the attack that decides the Total of its column, which is {', '.join(deciding)}.")
+    if PAPERS_TOTAL in labels:
+        sentences.append(
+            f"{PAPERS_TOTAL} is over those of the paper's {len(PAPER_ROWS)} attacks that were run: "
+            + ", ".join(f"{k} for {of[0].title}" for of, k in zip(comparison.groups, run, strict=True))
+            + "."
+        )
     if papers:
-        sentences.append(f"In italics: the paper's values, at its own scale.{comparison.published.origin()}")
+        sentences.append(f"In italics: the paper's values, at its own scale.{comparison.origin()}")
     return " ".join(sentences)
 
 
@@ -319,5 +331,5 @@ def _accuracy_caption(
         f"examples and from the draws reaches up to {widest:.1f} points to either side.",
     ]
     if papers:
-        sentences.append(f"In italics: the paper's values, at its own scale.{comparison.published.origin()}")
+        sentences.append(f"In italics: the paper's values, at its own scale.{comparison.origin()}")
     return " ".join(sentences)

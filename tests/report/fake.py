@@ -5,7 +5,7 @@ would compute is made up.
 """
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -134,6 +134,18 @@ def run(path: Path, method: str, lam: float = 0.0, data: str = "mnist-mini", **a
     return everything(path)
 
 
+def retrained(of: ReportRun, epsilon: float | None = None, seed: int = 0) -> ReportRun:
+    """The same records of a run that was trained at another radius, or with another seed."""
+    path = of.path.with_name(f"{of.path.name}-{epsilon}-{seed}")
+    settings = of.experiment.dump() | {"seed": seed}
+    settings["adversary"] |= {"epsilon": epsilon or of.epsilon}
+    with patch("os.fsync"):
+        store.make_directory(path)
+        store.write_json(path / "experiment.json", settings)
+        store.write(path / "metrics.jsonl", (of.path / "metrics.jsonl").read_bytes())
+    return replace(of, path=path)
+
+
 def everything(path: Path) -> ReportRun:
     """A run with whatever lies in its directory."""
     directory = path / "records"
@@ -238,7 +250,7 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     cosine = np.clip(rng.normal(rho**2, 0.05, (EXAMPLES, len(SHARES))), 0.01, 1).astype(np.float32)
     write(nearby_job(of, out, epsilon=0.2), {"mean_cosine": cosine, "length": 1 + cosine})
 
-    k, n, shown = 4, 30, 5
+    k, n, shown = 4, 30, 10
     centre = np.random.default_rng(1).normal(size=P)
     v = centre / np.linalg.norm(centre) + np.sqrt((1 / rho**2 - 1) / P) * rng.normal(size=(k, n, P))
     v /= np.linalg.norm(v, axis=-1, keepdims=True)

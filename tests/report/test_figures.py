@@ -11,12 +11,12 @@ import pytest
 from matplotlib.axes import Axes
 
 from graddiv import store
-from graddiv.attacks import StochasticPGD
+from graddiv.attacks import PGD, StochasticPGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import output, style
-from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.figures import FIGURES
 from graddiv.report.figures.common import handle, legend_below, panels
 from graddiv.report.output import Figure, csv_text, image, save
@@ -160,6 +160,48 @@ def test_the_csv_holds_the_regions(drawings: dict[str, Figure]) -> None:
     assert np.array_equal(shown.T.ravel(), [r["class"] for r in table(drawing, method="adv-bnn", model="ensemble")])
 
 
+def test_the_regions_of_a_network_stand_in_two_rows_of_five(drawings: dict[str, Figure]) -> None:
+    """With the ensemble behind the first row, as in the paper."""
+    rows: dict[int, list[str]] = {}
+    for axes in drawings["boundary"].figure.axes:
+        place = axes.get_subplotspec()
+        if axes.get_visible() and place is not None:
+            rows.setdefault(place.rowspan.start, []).append(axes.get_title())
+    first, second = ([f"model {k}" for k in models] for models in (range(1, 6), range(6, 11)))
+    assert list(rows.values()) == 2 * [[*first, "ensemble"], second]
+
+
+def trainings(comparison: Comparison) -> Comparison:
+    """Its random runs, each trained with two seeds."""
+    runs = [run for run in comparison.runs if run.random]
+    return comparison.of([fake.retrained(run, seed=seed) for run in runs for seed in (0, 1)])
+
+
+@pytest.mark.parametrize("name", ["kappa", "rho-attacked", "loss-increase"])
+def test_densities_count_examples_and_trainings_apart(comparisons: dict[str, Comparison], name: str) -> None:
+    alone, twice = (FIGURES[name](of).caption for of in (comparisons[name], trainings(comparisons[name])))
+    examples = fake.EXAMPLES - (name == "kappa")  # one has no gradient
+    assert f"{examples} test examples, 2 trainings" in twice
+    assert f"{examples} test examples" in alone
+    assert "trainings" not in alone
+
+
+@pytest.mark.parametrize("name", ["transfer", "training-concentration", "boundary", "rotation"])
+def test_trainings_of_one_method_are_told_apart_by_their_seeds(comparisons: dict[str, Comparison], name: str) -> None:
+    caption = FIGURES[name](trainings(comparisons[name]).of(trainings(comparisons[name]).runs[:2])).caption
+    assert "Adv-BNN, seed 0" in caption
+    assert "Adv-BNN, seed 1" in caption
+
+
+def test_titles_say_in_what_runs_differ(comparisons: dict[str, Comparison]) -> None:
+    _, first, second = comparisons["lambda-sensitivity"].runs
+    assert titles([first]) == ["Adv-BNN + GradDiv"]
+    assert titles([first, second]) == ["Adv-BNN + GradDiv, λ = 0.1", "Adv-BNN + GradDiv, λ = 1"]
+    again = fake.retrained(first, seed=7)
+    assert titles([first, again]) == ["Adv-BNN + GradDiv, seed 0", "Adv-BNN + GradDiv, seed 7"]
+    assert titles([first, again, second])[1:] == ["Adv-BNN + GradDiv, λ = 0.1, seed 7", "Adv-BNN + GradDiv, λ = 1"]
+
+
 def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], comparisons: dict[str, Comparison]) -> None:
     drawing = drawings["scatter"]
     for dots, method in zip(drawing.figure.axes[0].collections, ("adv-bnn", "adv-bnn+graddiv"), strict=True):
@@ -245,6 +287,49 @@ def test_the_papers_curve_is_scaled_to_our_radius_of_training(drawings: dict[str
     assert theirs[0.253333] == 3.26, "of its 0.38, for it trained at 0.3 and we at 0.2"
     assert 0.3 not in theirs
     assert "which is 0.3 there and 0.2 here" in drawing.caption
+
+
+@pytest.mark.parametrize(
+    ("figure", "epsilon", "said"),
+    [("transfer", 0.266667, "24 (adv-bnn)"), ("loss-increase", 0.266667, "-75 (adv-bnn+graddiv)")],
+)
+def test_a_number_of_the_papers_text_stands_at_its_own_ratio_only(
+    comparisons: dict[str, Comparison], figure: str, epsilon: float, said: str
+) -> None:
+    """Its 0.4 of 0.3 is 0.2667 of our 0.2; the fake records are of 0.3."""
+
+    def caption(*radii: float) -> str:
+        runs = [
+            replace(run, measurements=tuple(replace(r, epsilon=at) if hasattr(r, "epsilon") else r for r in measured))
+            for run, at in zip(comparisons[figure].runs[1:], radii, strict=True)
+            if (measured := run.measurements)
+        ]
+        return FIGURES[figure](fake.compared(*runs)).caption
+
+    assert said in caption(epsilon, epsilon)
+    assert "which is 0.3 there and 0.2 here" in caption(epsilon, epsilon)
+    assert "The paper" not in caption(0.3, 0.3)
+    assert "The paper" not in caption(epsilon, 0.3), "it would stand beside another ratio, too"
+
+
+def test_the_sensitivity_to_m_stands_beside_the_papers_at_its_own_ratio_only(tmp_path: Path) -> None:
+    made = fake.run(tmp_path / "run", "adv-bnn+graddiv", 0.3, data="cifar10", attacks=(PGD(m=20),), epsilons=(0.2,))
+    swept = drawn_from(fake.compared(made), "m-sensitivity")
+    assert "The paper" not in FIGURES["m-sensitivity"](swept).caption
+    (run,) = swept.runs
+    at_8 = replace(run, attacks=tuple(replace(r, epsilon=8 / 255) for r in run.attacks))
+    assert "44.62 (adv-bnn+graddiv)" in FIGURES["m-sensitivity"](fake.compared(at_8)).caption
+
+
+def test_runs_trained_at_two_radii_each_stand_beside_their_own_ratio(comparisons: dict[str, Comparison]) -> None:
+    run = comparisons["accuracy-epsilon"].runs[1]
+    runs = [replace(fake.retrained(run, epsilon), title=f"Adv-BNN, epsilon = {epsilon}") for epsilon in (0.2, 0.3)]
+    drawing = FIGURES["accuracy-epsilon"](fake.compared(*runs))
+    theirs = {(row["x"], row["accuracy"]) for row in table(drawing, whose="paper")}
+    assert {(0.253333, 3.26), (0.38, 3.26)} <= theirs
+    assert "which is 0.3 there and 0.2 here (Adv-BNN, epsilon = 0.2)" in drawing.caption
+    dotted = [line for line in lines(drawing.figure.axes[0]) if len(set(line[:, 0])) == 1 and len(line) == 2]
+    assert sorted(line[0, 0] for line in dotted) == [0.2, 0.3]
 
 
 def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None:

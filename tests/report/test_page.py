@@ -158,6 +158,25 @@ def test_the_numbers_behind_a_cell(comparison: Comparison, html: str) -> None:
     assert f"{found.mean * fake.EXAMPLES:.4g} of {fake.EXAMPLES} right, mean of 2 repeats" in tip
 
 
+def test_a_column_of_several_trainings_is_that_of_its_method(comparison: Comparison) -> None:
+    pair = comparison.runs
+    trainings = comparison.of([run for each in pair for run in (each, fake.retrained(each, seed=1))])
+    html = page.render(contents(trainings))
+    rows = re.findall(r"<tr>\s*<th scope=\"row\">EOT-PGD</th>.*?</tr>", html, re.DOTALL)
+    rows = [row for row in rows if "data-tip" in row]
+    for row in rows:
+        tips = [plain(unescape(tip)).splitlines() for tip in re.findall(r'data-tip="([^"]*)"', row)]
+        assert [tip[0] for tip in tips] == ["Adv-BNN, EOT-PGD", "Adv-BNN + GradDiv, EOT-PGD"]
+        assert all("mean of 2 trainings" in tip[1] for tip in tips)
+        assert re.findall(r'<(circle|rect) class="run(\d)"', row) == [("circle", "0"), ("rect", "2")]
+    assert len(rows) == len(CHOICES)
+    legend = html[html.index('<p class="legend">') :].partition("</p>")[0]
+    assert [legend.count(f"</svg> {run.title}</span>") for run in pair] == [1, 1]
+    assert 'viewBox="0 0 160 22"' in html
+    assert "Adv-BNN + GradDiv, seed 1: " in html, "the verdict on it"
+    assert "<span>Adv-BNN, seed 1</span>" in html, "its checklist"
+
+
 def test_the_verdict_is_made_of_the_records(comparison: Comparison, grid: Grid) -> None:
     assert (grid.epsilon, grid.n) == (0.2, 10)
     said = verdict(*comparison.runs, grid)
@@ -256,8 +275,13 @@ def bare(comparison: Comparison) -> Contents:
 
 def test_a_page_of_one_run_without_records(bare: Contents) -> None:
     read = Page(page.render(bare))
-    assert "There is no verdict on GradDiv" in read.text
+    assert "There is no verdict on GradDiv: that takes a method without it and with it." in read.text
     assert {"tables", "up-close", "figures", "checklist"}.isdisjoint(read.ids)
+
+
+def test_a_pair_without_a_table_of_attacks_has_no_verdict_and_the_page_says_why(comparison: Comparison) -> None:
+    text = Page(page.render(Contents(comparison, [], None))).text
+    assert "There is no verdict on GradDiv: that takes a table of attacks, and this report has none." in text
 
 
 @pytest.mark.slow

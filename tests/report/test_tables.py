@@ -11,7 +11,7 @@ import pytest
 
 from graddiv.attacks import FGSM, PGD
 from graddiv.errors import GradDivError
-from graddiv.records import table
+from graddiv.records import GradientNoiseRecord, table
 from graddiv.report.comparison import Comparison, NothingPublished, ReportRun, curves
 from graddiv.report.gradient_noise import gradient_noise_table
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table, latex, latex_text, markdown, save, table_files
@@ -86,6 +86,31 @@ def test_the_papers_values_stand_at_the_same_multiple_of_the_radius_of_training(
     assert shown["ours"]["ε = 0.3"] != NOT_RUN
     for caption in (made.caption, attack_table(fake.at(of, epsilon=0.2, n=10)).caption):
         assert "at the same multiple of the radius of training, which is 0.3 there and 0.2 here" in caption
+
+
+def test_runs_trained_at_two_radii_each_stand_beside_their_own_ratio(comparison: Comparison) -> None:
+    run = comparison.runs[1]
+    of = fake.compared(run, replace(fake.retrained(run, epsilon=0.3), title="farther"))
+    row = cells(attack_table(fake.at(of, epsilon=0.2, n=10)), "EOT-PGD")
+    assert (row["Adv-BNN, paper"], row["farther, paper"]) == ("93.88", "97.59"), "of its 0.3 and 0.2"
+    made = accuracy_table(fake.at(of, n=10, modes="eot"))
+    shown = [dict(zip(made.columns, row, strict=True)) for row in made.rows if row[:2] == ("EOT-PGD", "10")]
+    assert [(row["method"], row["ε = 0.2"]) for row in shown if row["whose"] == "paper"] == [
+        ("Adv-BNN, for training at 0.2", "93.88"),
+        ("Adv-BNN, for training at 0.3", "97.59"),
+    ]
+    summed_up = accuracy_summary(fake.at(of, n=10, modes="eot"))
+    names = [row[1] for i, row in enumerate(summed_up.rows) if i in summed_up.published_rows]
+    assert names[-2:] == [f"Adv-BNN, for training at {epsilon}, the paper's" for epsilon in (0.2, 0.3)]
+    assert "which is 0.3 there and 0.2 here (Adv-BNN); of the whole MNIST" in made.caption
+    assert made.caption.endswith("which ours is a part of (farther).")
+
+
+def test_the_papers_checklist_stands_beside_one_of_its_own_radius(tmp_path: Path) -> None:
+    run = fake.run(tmp_path / "run", "adv-bnn+graddiv", 0.3, data="cifar10", attacks=(FGSM(),), epsilons=(0.2,))
+    assert "The paper" not in checklist_table(fake.compared(run)).caption
+    at_8 = replace(run, checklist_epsilon=8 / 255)
+    assert "more than (%) 74 (adv-bnn+graddiv)" in checklist_table(fake.compared(at_8)).caption
 
 
 def test_a_published_zero_is_shown(tmp_path: Path) -> None:
@@ -271,6 +296,20 @@ def test_the_checklist(comparison: Comparison) -> None:
         checklist_table(comparison.of(comparison.runs[:1]))
 
 
+def test_trainings_of_one_method_have_rows_that_differ(comparison: Comparison) -> None:
+    run = comparison.runs[1]
+    twice = comparison.of([run, fake.retrained(run, seed=1)])
+    assert [row[1] for row in checklist_table(twice).rows[:2]] == ["Adv-BNN, seed 0", "Adv-BNN, seed 1"]
+    assert [row[0] for row in gradient_noise_table(twice).rows[1:3]] == ["Adv-BNN, seed 0", "Adv-BNN, seed 1"]
+
+
+def test_a_table_of_one_attack_says_nothing_of_a_total(comparison: Comparison) -> None:
+    of_pgd = fake.at(comparison, epsilon=0.2, n=10).only(lambda run, r: r.label == "EOT-PGD")
+    made = attack_table(of_pgd.of(of_pgd.runs[1:]))
+    assert "Total" not in made.caption
+    assert "Bold: the attack" in attack_table(fake.at(comparison, epsilon=0.2, n=10)).caption
+
+
 def test_the_noise_of_gradients_is_told_at_both_places(comparison: Comparison) -> None:
     made = gradient_noise_table(comparison)
     assert [row[:2] for row in made.rows[:2]] == [("Adv-BNN", "clean x"), ("Adv-BNN", "attacked x")]
@@ -278,6 +317,14 @@ def test_the_noise_of_gradients_is_told_at_both_places(comparison: Comparison) -
     assert float(attacked["q"]) == pytest.approx(4 * float(clean["q"]), rel=0.05)
     assert float(clean["cosine predicted"]) == pytest.approx(float(clean["cosine measured"]), abs=0.02)
     assert int(clean["draws for 0.9"]) > int(attacked["draws for 0.9"])
+    found = comparison.runs[1].measured(GradientNoiseRecord)
+    assert found is not None
+    uneven = replace(found, measured=found.measured**9, predicted=found.predicted**9)
+    row = gradient_noise_table(comparison.of([replace(comparison.runs[1], measurements=(uneven,))])).rows[0]
+    medians = [np.median(values[:, 0]) for values in (uneven.predicted, uneven.measured)]
+    assert list(row[6:8]) == [f"{median:.2f}" for median in medians]
+    assert list(row[6:8]) != [f"{values[:, 0].mean():.2f}" for values in (uneven.predicted, uneven.measured)]
+    assert all(column in made.caption.lower() for column in map(str.lower, made.columns[2:]))
     with pytest.raises(GradDivError, match="'graddiv measure RUN --what gradient-noise'"):
         gradient_noise_table(comparison.of(comparison.runs[:1]))
 
@@ -310,7 +357,7 @@ def test_latex_escapes() -> None:
 def test_a_run_tells_of_itself(comparison: Comparison) -> None:
     first, _, last = comparison.runs
     assert (first.random, last.random, first.lam, last.lam, last.epsilon) == (False, True, 0.0, 0.3, 0.2)
-    assert (last.method, last.data, comparison.epsilon) == ("adv-bnn+graddiv", "mnist-mini", 0.2)
+    assert (last.method, last.data, comparison.training_epsilons) == ("adv-bnn+graddiv", "mnist-mini", [0.2])
     assert first.checklist == ()
     assert len(last.checklist) == 2
     assert last.clean is not None

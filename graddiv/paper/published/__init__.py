@@ -10,8 +10,8 @@ from functools import cache
 from importlib.resources import files
 from typing import NamedTuple
 
-TABLE1_DATA, TABLE1_EPSILON = "cifar10", 8 / 255
-"""What the paper's Table 1 is of."""
+TABLE1_DATA, TABLE1_EPSILON, TABLE1_N = "cifar10", 8 / 255, 10
+"""What the paper's Table 1 is of; n is that of its EOT rows."""
 
 TRAINED_AT = {"mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
 """The radius of the paper's adversarial training."""
@@ -69,6 +69,8 @@ class Statement(NamedTuple):
     """The figure of ours that it belongs to."""
     data: str
     method: str
+    epsilon: float
+    """The radius of the attack that it is of; 0: of none."""
     quantity: str
     value: float
 
@@ -77,7 +79,9 @@ class Statement(NamedTuple):
 def text() -> tuple[Statement, ...]:
     """The numbers of the paper's text."""
     return tuple(
-        Statement(row["figure"], row["data"], row["method"], row["quantity"], float(row["value"]))
+        Statement(
+            row["figure"], row["data"], row["method"], float(row["epsilon"]), row["quantity"], float(row["value"])
+        )
         for row in _rows("text")
     )
 
@@ -96,12 +100,12 @@ class PaperValues:
     def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> Value | None:
         """What the paper gives for an attack (or "clean") on a method: in its Table 1, or else in its supplement.
 
-        n matters where the supplement tells n apart.
+        n matters where the supplement tells n apart, and in the EOT rows of Table 1, which have one n; None: any.
         """
         theirs = 0.0 if attack == "clean" else epsilon / self.ratio
         if self.data == TABLE1_DATA and (attack == "clean" or math.isclose(theirs, TABLE1_EPSILON, rel_tol=CLOSE)):
             found = table1().get((attack, method))
-            if found is not None:
+            if found is not None and (n in (None, TABLE1_N) or not attack.startswith("EOT-")):
                 return found
         rows = _supplement(self.data, method, attack, n)
         return next((v for e, v in rows if math.isclose(e, theirs, rel_tol=CLOSE)), None)
@@ -117,17 +121,18 @@ class PaperValues:
         rows = (*_supplement(self.data, method, "clean", n), *found) if found else ()
         return [(self._ours(epsilon), v.mean) for epsilon, v in rows]
 
-    def said(self, figure: str) -> str:
+    def said(self, figure: str, epsilon: float) -> str:
         """What the paper's text says of a figure: " The paper: sample MRL 0.64 (adv-bnn), 0.15 (adv-bnn+graddiv)."."""
         quantities: dict[str, list[str]] = {}
         for statement in text():
-            if (statement.figure, statement.data) == (figure, self.data):
+            at_this_ratio = math.isclose(statement.epsilon, epsilon / self.ratio, rel_tol=CLOSE)
+            if (statement.figure, statement.data) == (figure, self.data) and at_this_ratio:
                 quantities.setdefault(statement.quantity, []).append(f"{statement.value:g} ({statement.method})")
         parts = [f"{quantity} {', '.join(values)}" for quantity, values in quantities.items()]
         return f" The paper: {'; '.join(parts)}." if parts else ""
 
     def origin(self) -> str:
-        """Which data and radius its values are of, where they are not ours."""
+        """Which data and radius its values are of, where they are not ours: "at the same multiple of ..."."""
         parts = [f"of the whole {self.data.upper()}, which ours is a part of"] if self.is_other_data else []
         if not math.isclose(self.ratio, 1.0, rel_tol=CLOSE):
             own = TRAINED_AT[self.data]
@@ -135,7 +140,7 @@ class PaperValues:
                 f"at the same multiple of the radius of training, which is {own:.4g} there and "
                 f"{own * self.ratio:.4g} here"
             )
-        return f" They are {' and '.join(parts)}." if parts else ""
+        return " and ".join(parts)
 
     def _ours(self, epsilon: float) -> float:
         return float(f"{epsilon * self.ratio:.6g}")

@@ -10,7 +10,7 @@ from matplotlib.lines import Line2D
 
 from graddiv.records import Summary
 from graddiv.report import style
-from graddiv.report.comparison import Comparison, Curves, ReportRun, curves
+from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, titles
 from graddiv.report.figures.common import (
     draws,
     handle,
@@ -21,7 +21,6 @@ from graddiv.report.figures.common import (
     pair,
     panels,
     scale,
-    titles,
 )
 from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
 from graddiv.report.output import Figure
@@ -107,9 +106,11 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
     run_looks = looks([run for run, _ in swept.of_runs])
     rows: list[tuple[object, ...]] = []
     papers: list[tuple[object, ...]] = []
+    told: set[tuple[str, float | None]] = set()
     for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
-        if run.method not in {row[0] for row in papers}:  # once, where ours has it in several variants
-            theirs = comparison.published.curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
+        if (run.method, run.epsilon) not in told:  # once, where ours has it in several variants
+            told.add((run.method, run.epsilon))
+            theirs = comparison.published(run).curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
             papers += plot_papers(axes, run, look, theirs)
         rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points))
     strong = curves(comparison, "epsilon", "SPGD")
@@ -117,8 +118,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         look = next(look for (each, _), look in zip(swept.of_runs, run_looks, strict=True) if each.path == run.path)
         rows += plot_strong(axes, run, look, points)
     percent(axes, style.EPSILON)
-    if comparison.epsilon:
-        _mark_training(axes, comparison.epsilon)
+    _mark_training(axes, comparison.training_epsilons)
     legend_below(figure, legend([run for run, _ in swept.of_runs], run_looks, bool(papers), strong), 2)
     bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
     trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
@@ -126,7 +126,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure:
         bands += f" Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots."
     if strong:
         bands += f" Dotted: EOT-SPGD with n = {strong.fixed['n']}, m = {strong.fixed['m']}."
-    theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.published.origin()}" if papers else ""
+    theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.origin()}" if papers else ""
     return Figure(
         name="accuracy-epsilon",
         title="Accuracy under EOT-PGD against the perturbation bound",
@@ -236,12 +236,14 @@ def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float
     return [(at, clean), *points] if clean is not None else points
 
 
-def _mark_training(axes: Axes, epsilon: float) -> None:
-    """A line at the radius of training, and above the plot the multiples of it."""
-    axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
-    scaled: Any = (lambda x: x / epsilon, lambda ratio: ratio * epsilon)
-    above = axes.secondary_xaxis("top", functions=scaled)
-    above.set_xlabel("multiple of the radius of training")
+def _mark_training(axes: Axes, epsilons: Sequence[float]) -> None:
+    """A line at each radius of training, and above the plot the multiples of it if there is one."""
+    for epsilon in epsilons:
+        axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
+    if len(epsilons) == 1:
+        scaled: Any = (lambda x: x / epsilons[0], lambda ratio: ratio * epsilons[0])
+        above = axes.secondary_xaxis("top", functions=scaled)
+        above.set_xlabel("multiple of the radius of training")
 
 
 def percent(axes: Axes, label: str) -> None:

@@ -70,12 +70,6 @@ def looks(runs: Sequence[ReportRun]) -> list[style.Look]:
     return style.looks([run.method for run in runs])
 
 
-def titles(runs: Sequence[ReportRun]) -> list[str]:
-    """Names of runs, with lambda where two are of one method."""
-    names = [run.title for run in runs]
-    return [f"{run.title}, λ = {run.lam:g}" if names.count(run.title) > 1 else run.title for run in runs]
-
-
 LONG = 45
 """Letters of a label beside which there is no room for another."""
 

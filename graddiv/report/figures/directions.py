@@ -1,6 +1,6 @@
 """Gradients themselves: where they point, how concentrated they are, and what an attack along them gains."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, cast
 
@@ -19,7 +19,7 @@ from graddiv.records import (
     RotationRecord,
 )
 from graddiv.report import projections, style
-from graddiv.report.comparison import Comparison, Measurement, ReportRun
+from graddiv.report.comparison import Comparison, Measurement, ReportRun, titles
 from graddiv.report.figures.common import (
     change,
     draws,
@@ -32,7 +32,6 @@ from graddiv.report.figures.common import (
     pair,
     panels,
     scale,
-    titles,
     with_record,
 )
 from graddiv.report.output import Figure
@@ -73,8 +72,9 @@ def _scatter_caption(comparison: Comparison, sampled: Sampled) -> str:
         said = f"The sample MRL ρ̂ of {names[0]}, the length of the mean of its unit gradients, is {lengths[0]:.3g} "
         said += f"(debiased {debiased})."
     n = len(sampled[0][2])
+    papers = comparison.said("scatter", [(run, 0.0) for run, *_ in sampled])
     return (
-        f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}.{comparison.published.said('scatter')} "
+        f"{said} Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}.{papers} "
         f"{scale(comparison, f'{n} gradients at the first test example')}"
     )
 
@@ -179,15 +179,15 @@ def _densities(
     *settings: str,
 ) -> Figure:
     of_title: dict[str, list[np.ndarray]] = {}
-    for run, record, _ in with_record(comparison, kind):
-        of_title.setdefault(run.title, []).append(values_of(record).astype(np.float64))
+    for run, record in comparison.with_measurement(kind):
+        values = values_of(record).astype(np.float64)
+        of_title.setdefault(run.title, []).append(values[np.isfinite(values)])
     first = [group[0] for group in comparison.groups]
     found = [
         (run, np.concatenate(of_title[run.title]), look)  # trainings of one method together
         for run, look in zip(first, looks(first), strict=True)
         if run.title in of_title
     ]
-    found = [(run, values[np.isfinite(values)], look) for run, values, look in found]
     found = [entry for entry in found if len(entry[1])]
     if not found:
         raise missing(
@@ -219,14 +219,23 @@ def _densities(
         sentence += f" (ratio {after / before:.2f})." if before > 0 else "."
     else:
         sentence = f"Median {said}: {listed([f'{shown} {number(median)}' for shown, median, _ in medians])}."
+    trainings = [of_title[run.title] for run, *_ in found]
     return Figure(
         name=name,
         title=title,
         figure=figure,
         columns=("method", "what", "x", "density"),
         rows=tuple(rows),
-        caption=f"{sentence} {scale(comparison, f'{min(len(v) for _, v, _ in found)} test examples', *settings)}",
+        caption=f"{sentence} {scale(comparison, *_counted(trainings), *settings)}",
     )
+
+
+def _counted(of_methods: Sequence[Sequence[np.ndarray]]) -> list[str]:
+    """Test examples of each training, and how many trainings there are of a method where there are several."""
+    examples = min(len(values) for trainings in of_methods for values in trainings)
+    trainings = sorted({len(trainings) for trainings in of_methods})
+    several = [f"{' or '.join(map(str, trainings))} trainings"] if trainings[-1] > 1 else []
+    return [f"{examples} test examples", *several]
 
 
 @draws("kappa")
@@ -266,7 +275,8 @@ def rho_attacked(comparison: Comparison) -> Figure:
 @draws("loss-increase")
 def loss_increase(comparison: Comparison) -> Figure:
     """Density of what EOT-PGD adds to the loss, over test examples."""
-    records = [record for _, record, _ in with_record(comparison, LossIncreaseRecord)]
+    found = comparison.with_measurement(LossIncreaseRecord)
+    records = [record for _, record in found]
     drawing = _densities(
         comparison,
         "loss-increase",
@@ -279,7 +289,8 @@ def loss_increase(comparison: Comparison) -> Figure:
     )
     holds = [f"{100 * float(record.holds.mean()):.0f} %" for record in records]
     bound = f"Theorem 1's bound on its first-order part holds for {listed(holds)} of the examples."
-    return replace(drawing, caption=f"{drawing.caption} {bound}{comparison.published.said('loss-increase')}")
+    papers = comparison.said("loss-increase", [(run, record.epsilon) for run, record in found])
+    return replace(drawing, caption=f"{drawing.caption} {bound}{papers}")
 
 
 @draws("rotation")
@@ -291,6 +302,8 @@ def rotation(comparison: Comparison) -> Figure:
     figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.7)
     rows: list[tuple[object, ...]] = []
     said, handles = [], []
+    runs = list(dict.fromkeys(run for _, run, *_ in found))
+    names = dict(zip(runs, titles(runs), strict=True))
     for norm, run, record, look in found:
         angles = np.array(record.angles, dtype=float)
         increase, accuracy = record.increase.astype(float).mean(0), 100 * record.right.mean(0)
@@ -304,10 +317,10 @@ def rotation(comparison: Comparison) -> Figure:
             for values in zip(angles.tolist(), increase.tolist(), relative.tolist(), accuracy.tolist(), strict=True)
         ]
         in_maths = {"Linf": r"$\ell_\infty$", "L2": r"$\ell_2$"}[norm]
-        handles.append(handle(look, f"{run.title}, {in_maths}, ε = {record.epsilon:.4g}", **drawn))
+        handles.append(handle(look, f"{names[run]}, {in_maths}, ε = {record.epsilon:.4g}", **drawn))
         away = float(np.abs(relative - np.cos(np.radians(angles))).max())
         said.append(
-            f"{run.title}, {symbol}: the loss difference {change(increase[0], increase[-1])}, at most {away:.2f} of "
+            f"{names[run]}, {symbol}: the loss difference {change(increase[0], increase[-1])}, at most {away:.2f} of "
             f"its value at 0° away from the cosine, and accuracy {change(accuracy[0], accuracy[-1])} %"
         )
     turn = np.linspace(0, 90, 91)

@@ -13,7 +13,7 @@ from matplotlib.ticker import MaxNLocator
 
 from graddiv.records import BoundaryRecord, GradientsRecord, TransferRecord
 from graddiv.report import style
-from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.figures.common import (
     change,
     draws,
@@ -23,7 +23,6 @@ from graddiv.report.figures.common import (
     pair,
     panels,
     scale,
-    titles,
     with_record,
 )
 from graddiv.report.output import Figure
@@ -98,7 +97,7 @@ def transfer_matrices(comparison: Comparison) -> Figure:
         rows=tuple(rows),
         caption=(
             f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less."
-            f"{comparison.published.said('transfer')} "
+            f"{comparison.said('transfer', [(run, record.epsilon) for run, record, _ in found])} "
             f"{scale(comparison, *settings)}"
         ),
     )

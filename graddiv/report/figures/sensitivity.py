@@ -44,8 +44,7 @@ def m_sensitivity(comparison: Comparison) -> Figure:
 def passes_sensitivity(comparison: Comparison) -> Figure:
     """Accuracy under EOT-SPGD against its passes, n m, at each radius: whether the adversary has settled."""
     radii = sorted({r.epsilon for run in comparison.runs for r in run.attacks if is_eot(run, r, "SPGD")})
-    at_radii = [comparison.only(lambda _, r, radius=radius: r.epsilon == radius) for radius in radii]
-    found = [swept for at in at_radii if (swept := curves(at, "m", "SPGD")) is not None]
+    found = [swept for radius in radii if (swept := curves(_at(comparison, radius), "m", "SPGD")) is not None]
     if not any(len(points) > 1 for swept in found for _, points in swept.of_runs):
         raise missing(
             "passes-sensitivity",
@@ -57,6 +56,10 @@ def passes_sensitivity(comparison: Comparison) -> Figure:
         for s in found
     ]
     return _sensitivity(comparison, "passes-sensitivity", in_passes, "passes", "passes of EOT-SPGD for an image, n m")
+
+
+def _at(comparison: Comparison, radius: float) -> Comparison:
+    return comparison.only(lambda _, record: record.epsilon == radius)
 
 
 SWEPT = {"n": "n", "m": "its iterations", "passes": "its passes"}
@@ -83,7 +86,7 @@ def _sensitivity(comparison: Comparison, name: str, found: Sequence[Curves], var
             look = of_run[run.path]
             ours += plot_accuracy(axes, run, look, from_clean(comparison, run, points, 0) if clean else points)
             if vary == "n":
-                values = [(n, comparison.published.value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
+                values = [(n, comparison.published(run).value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
                 theirs += plot_papers(axes, run, look, [(n, value.mean) for n, value in values if value is not None])
         percent(axes, label)
         if vary != "m":
@@ -97,15 +100,15 @@ def _sensitivity(comparison: Comparison, name: str, found: Sequence[Curves], var
         rows, papers = rows + ours, papers + theirs
     legend_below(figure, legend(runs, run_looks, bool(papers)), 2)
     zero = " m = 0: without an attack." if clean else ""
-    theirs_too = f" Dashed: the paper's values.{comparison.published.origin()}" if papers else ""
+    theirs_too = f" Dashed: the paper's values.{comparison.origin()}" if papers else ""
+    said = comparison.said(name, [(run, swept.fixed["epsilon"]) for swept in found for run, _ in swept.of_runs])
     return Figure(
         name=name,
         title=f"Accuracy under EOT-{'SPGD' if vary == 'passes' else 'PGD'} against {SWEPT[vary]}",
         figure=figure,
         columns=(*COLUMNS, "epsilon") if several else COLUMNS,
         rows=(*rows, *papers),
-        caption=f"{_seen(found, vary)}{zero}{theirs_too}{comparison.published.said(name)} "
-        f"{scale(comparison, *_settings(found))}",
+        caption=f"{_seen(found, vary)}{zero}{theirs_too}{said} {scale(comparison, *_settings(found))}",
     )
 
 

@@ -6,7 +6,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 from graddiv.report import style
-from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.figures.common import (
     change,
     draws,
@@ -18,7 +18,6 @@ from graddiv.report.figures.common import (
     pair,
     panels,
     scale,
-    titles,
 )
 from graddiv.report.output import Figure
 
