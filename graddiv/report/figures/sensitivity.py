@@ -44,8 +44,7 @@ def m_sensitivity(comparison: Comparison) -> Figure:
 def passes_sensitivity(comparison: Comparison) -> Figure:
     """Accuracy under EOT-SPGD against its passes, n m, at each radius: whether the adversary has settled."""
     radii = sorted({r.epsilon for run in comparison.runs for r in run.attacks if is_eot(run, r, "SPGD")})
-    at_radii = [comparison.only(lambda _, r, radius=radius: r.epsilon == radius) for radius in radii]
-    found = [swept for at in at_radii if (swept := curves(at, "m", "SPGD")) is not None]
+    found = [swept for radius in radii if (swept := curves(_at(comparison, radius), "m", "SPGD")) is not None]
     if not any(len(points) > 1 for swept in found for _, points in swept.of_runs):
         raise missing(
             "passes-sensitivity",
@@ -57,6 +56,10 @@ def passes_sensitivity(comparison: Comparison) -> Figure:
         for s in found
     ]
     return _sensitivity(comparison, "passes-sensitivity", in_passes, "passes", "passes of EOT-SPGD for an image, n m")
+
+
+def _at(comparison: Comparison, radius: float) -> Comparison:
+    return comparison.only(lambda run, record: record.epsilon == radius)
 
 
 SWEPT = {"n": "n", "m": "its iterations", "passes": "its passes"}
