@@ -50,4 +50,8 @@ def _table_and_lines(name: str, group: "list[TotalRecord]") -> list[object]:
     total = f"Total {percent(a)} % by ensembles of {first.n_ensemble} that had no part in it"
     spent = f"{np.mean([r.passes.sum(1).mean() for r in group]):.0f} passes per image"
     share = float(np.mean([r.share_of_passes for r in group]))
-    return [shown, f"{total} ({INTERVAL}: {interval_of(a)})", spent if np.isnan(share) else f"{spent}, {share:.0%} of those of all rows"]
+    return [
+        shown,
+        f"{total} ({INTERVAL}: {interval_of(a)})",
+        spent if np.isnan(share) else f"{spent}, {share:.0%} of those of all rows",
+    ]

@@ -127,7 +127,7 @@ def test_records_of_several_networks_make_a_table_of_each(tmp_path: Path) -> Non
     for name in "ab":
         assert said.count(f"t ({name * 8}): epsilon 0.1") == 2, "the table of attacks, and that of the Total"
     for a in (accuracy([attack_record("PGD")]), summary(total_record().verdicts)):
-        assert said.count(f"{100 * a.mean:.2f} ± {100 * a.std:.2f}") == 2, "of its two ensembles; networks are no repeats"
+        assert said.count(f"{100 * a.mean:.2f} ± {100 * a.std:.2f}") == 2, "of two ensembles; networks are no repeats"
     assert "test set, 95 %" not in said, "draws are in it, too"
     assert "Interval: of other draws and other test examples" in said
 
