@@ -1,7 +1,7 @@
-"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan` writes it to docs/gpu.md.
+"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan` writes docs/gpu.md.
 
-`python -m benchmarks.gpu_plan RATE` prints it for another rate: what a GPU sustains on these networks, in multiplications
-per second; measure yours with `graddiv train` on the first epoch and scale the hours.
+`python -m benchmarks.gpu_plan RATE` prints it for another rate: what a GPU sustains on these networks, in
+multiplications per second; measure yours with `graddiv train` on the first epoch and scale the hours.
 """
 
 import re
