@@ -1,16 +1,19 @@
-"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan [RATE]`.
+"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan` writes docs/gpu.md.
 
-RATE is what a GPU sustains on these networks, in multiplications per second; measure yours with `graddiv train` on the
-first epoch and scale the hours.
+`python -m benchmarks.gpu_plan RATE` prints it for another rate: what a GPU sustains on these networks, in
+multiplications per second; measure yours with `graddiv train` on the first epoch and scale the hours.
 """
 
+import re
 import sys
+from pathlib import Path
 
 from graddiv.data import lookup
 from graddiv.experiment import forward_work
 from graddiv.paper.planning import ATTACKED, Request, RunPlan, plan_runs
 from graddiv.paper.targets import targets
 
+PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
 RATE = 3e12
 JUDGED = 40
 """Forward passes that judge an image: two ensembles of twenty models."""
@@ -29,16 +32,25 @@ def attack_work(run: RunPlan, needs: list[str]) -> float:
     return passes * lookup(run.experiment.data.name).sizes["test"] * forward_work(run.experiment.network)
 
 
-def main(rate: float) -> None:
-    print(f"GPU-hours at {rate:.0e} multiplications per second\n")
-    print("| target | runs | training | attacks |\n|---|---|---|---|")
+def table(rate: float) -> str:
+    lines = ["| target | runs | training, GPU hours | attacks, GPU hours |", "|---|---|---|---|"]
     for name in TABLES:
         runs = plan_runs(Request(targets()[name], "paper"))
         training = sum(run.experiment.work for run, _ in runs.values())
         attacks = sum(attack_work(run, needs) for run, needs in runs.values())
         hours = [f"{work / rate / 3600:.1f}" for work in (training, attacks)]
-        print(f"| `{name}` | {len(runs)} | {' | '.join(hours)} |")
+        lines.append(f"| `{name}` | {len(runs)} | {' | '.join(hours)} |")
+    return "\n".join(lines)
+
+
+def written(page: str) -> str:
+    """The page with its table made anew."""
+    made = f"<!-- gpu-plan -->\n\n{table(RATE)}\n\n<!-- end -->"
+    return re.sub(r"<!-- gpu-plan -->\n.*?<!-- end -->", made, page, flags=re.DOTALL)
 
 
 if __name__ == "__main__":
-    main(float(sys.argv[1]) if len(sys.argv) > 1 else RATE)
+    if len(sys.argv) > 1:
+        print(table(float(sys.argv[1])))
+    else:
+        PAGE.write_text(written(PAGE.read_text()))

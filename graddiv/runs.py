@@ -263,8 +263,13 @@ def check_tensor(name: str, found: "Tensor | None", wanted: "Tensor | None", pat
     """Refuse a tensor of another shape or type than is wanted; archives keep parameters in half precision."""
     import torch
 
-    if found is None or wanted is None or found.shape != wanted.shape:
-        shape, expected = (None if t is None else tuple(t.shape) for t in (found, wanted))
-        raise GradDivError(f"{path} belongs to another network: {name} has shape {shape} there, expected {expected}")
+    other = f"{path} belongs to another network"
+    if found is None:
+        raise GradDivError(f"{other}: it lacks {name}")
+    if wanted is None:
+        raise GradDivError(f"{other}: it has {name}, which was not expected")
+    if found.shape != wanted.shape:
+        shape, expected = tuple(found.shape), tuple(wanted.shape)
+        raise GradDivError(f"{other}: {name} has shape {shape} there, expected {expected}")
     if found.dtype != wanted.dtype and not (found.dtype == torch.float16 and wanted.is_floating_point()):
         raise GradDivError(f"{path}: {name} is of type {found.dtype}, expected {wanted.dtype}")

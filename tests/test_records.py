@@ -17,6 +17,7 @@ from graddiv.records import (
     GradientsRecord,
     MeasurementRecord,
     Record,
+    accuracy,
     as_rows,
     cross_fitted_total,
     curve,
@@ -317,7 +318,9 @@ def test_rows_for_csv_are_flat() -> None:
     described = {"kind": "concentration", "n": 5, "p": 16, "examples": 3, **COMMON}
     attack, other = as_rows([record(), ConcentrationRecord.made(described, found, "here")])
     assert attack["attack.m"] == 10
-    assert attack["accuracy"] == record().accuracy
+    of_both = accuracy([record()])
+    assert [attack[f"accuracy{end}"] for end in ("", "_std", "_low", "_high")] == [*of_both[:2], *of_both.interval]
+    assert attack["accuracy"] != record().accuracy, "which is that of one ensemble"
     assert attack["mean_distance"] == pytest.approx(0.1)
     assert attack["cost_forwards"] == 350
     assert (other["kind"], other["n"], other["data.split"]) == ("concentration", 5, "test")

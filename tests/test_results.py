@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import gpu_plan
 from benchmarks.tables import AIMS, PAGE, written
 from graddiv.paper.published import PaperValues
 from graddiv.report.output import NOT_APPLICABLE
@@ -243,3 +244,10 @@ def test_the_tables_of_benchmarks_are_those_of_the_stored_runs() -> None:
     page = PAGE.read_text()
     assert page.count("| stored |") == 7
     assert written(page) == page, "python -m benchmarks.tables writes them again"
+
+
+def test_the_gpu_plan_is_the_arithmetic_of_today() -> None:
+    page = gpu_plan.PAGE.read_text()
+    assert gpu_plan.table(gpu_plan.RATE) in page, "python -m benchmarks.gpu_plan writes it again"
+    assert gpu_plan.written(page) == page
+    assert f"{gpu_plan.RATE:.0e} multiplications per second" in page

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graddiv.cli.common import leads, number, progress_bar, suggest, words
+from graddiv.cli.common import INTERVAL, SPREADS, interval_of, leads, number, percent, progress_bar, suggest, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
 
@@ -197,7 +197,7 @@ def print_records(records: "Sequence[Record]") -> None:
 
 
 def print_tables(records: "list[AttackRecord]") -> None:
-    """One table for each network and epsilon: mean and std over repeats, the test set's interval apart."""
+    """One table for each network and epsilon: mean and std over draws, the interval apart."""
     from rich.console import Console
     from rich.table import Table
 
@@ -213,20 +213,19 @@ def print_tables(records: "list[AttackRecord]") -> None:
         for epsilon, group in by_value([r for r in together if r.label != "clean"], "epsilon").items():
             first = group[0]
             shown = Table(
-                "attack", "accuracy %", "test set, 95 %", "per draw %",
+                "attack", "accuracy %", INTERVAL, "per draw %",
                 title=f"{name_of(first, records)}: epsilon {epsilon:.4g}, "
                 f"{first.examples} {first.data.split} examples, ensemble of {first.n_ensemble}",
                 title_justify="left",
             )  # fmt: skip
             rows = table([*clean, *group])
             for row in rows:
-                a = row.accuracy
-                spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
-                interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
                 per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
                 label = _of_how_many(row, sum(r.per_draw is not None and r.label != "clean" for r in rows))
-                shown.add_row(label, f"{100 * a.mean:.2f}{spread}", interval, per_draw)
+                shown.add_row(label, percent(row.accuracy), interval_of(row.accuracy), per_draw)
             console.print(shown)
+    if groups:
+        typer.echo(SPREADS)
 
 
 def _of_how_many(row: "Row", attacks: int) -> str:

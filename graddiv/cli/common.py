@@ -2,13 +2,33 @@
 
 from collections.abc import Callable, Iterable
 from fractions import Fraction
+from typing import TYPE_CHECKING
 
 import typer
 
 from graddiv.errors import GradDivError
 from graddiv.progress import leads, progress_bar
 
-__all__ = ["beginning", "leads", "number", "progress_bar", "suggest", "whole_number", "words"]
+if TYPE_CHECKING:
+    from graddiv.records import Summary
+
+__all__ = [
+    "INTERVAL",
+    "SPREADS",
+    "beginning",
+    "interval_of",
+    "leads",
+    "number",
+    "percent",
+    "progress_bar",
+    "suggest",
+    "whole_number",
+    "words",
+]
+
+INTERVAL = "95 % interval"
+SPREADS = "±: over draws. Interval: of other draws and other test examples."
+"""What stands below accuracies."""
 
 
 def suggest(what: str) -> None:
@@ -44,3 +64,13 @@ def whole_number(text: str) -> int:
         return int(text)
     except ValueError:
         raise GradDivError(f"{text!r} is no whole number, expected one such as 3") from None
+
+
+def percent(a: "Summary") -> str:
+    """An accuracy, and its spread over draws where two ensembles or repeats differ: 83.10 ± 1.20."""
+    return f"{100 * a.mean:.2f}" + (f" ± {100 * a.std:.2f}" if a.std > 0 else "")
+
+
+def interval_of(a: "Summary") -> str:
+    """The interval that goes by the name of INTERVAL."""
+    return f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"

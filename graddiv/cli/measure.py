@@ -8,7 +8,7 @@ import typer
 from typer.core import TyperCommand
 
 from graddiv.cli.attack import Batch, Epsilon, Examples, Out, RunPath, Seed, Split, load_target, radii_of
-from graddiv.cli.common import leads, number, progress_bar, suggest, words
+from graddiv.cli.common import INTERVAL, SPREADS, interval_of, leads, number, percent, progress_bar, suggest, words
 from graddiv.cli.data import DataRoot
 from graddiv.cli.train import Device
 from graddiv.errors import GradDivError
@@ -231,9 +231,8 @@ def sweep(
         for name, of_run in by_run.items():
             typer.echo(f"{name}: accuracy against {over}")
             for value, a in curve(of_run, over):
-                spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
-                interval = f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
-                typer.echo(f"  {value:<8.4g} {100 * a.mean:6.2f} %{spread}   (test set, 95 %: {interval})")
+                typer.echo(f"  {value:<8.4g} {percent(a):>14} %   ({INTERVAL}: {interval_of(a)})")
+        typer.echo(SPREADS)
         for directory in directories:
             typer.echo(f"records: {directory}")
         suggest(f"graddiv report {' '.join(map(str, runs))}")

@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from graddiv.cli.common import INTERVAL, interval_of, percent
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -45,9 +47,11 @@ def _table_and_lines(name: str, group: "list[TotalRecord]") -> list[object]:
         passes = np.mean([r.passes[:, number].mean() for r in group])
         shown.add_row(label, f"{left:.4g}", f"{ended:.4g}", f"{passes:.1f}")
     a = summary([verdict for r in group for verdict in r.verdicts], len(group))
-    spread = f" ± {100 * a.std:.2f}" if a.repeats > 1 else ""
-    total = f"Total {100 * a.mean:.2f}{spread} % by ensembles of {first.n_ensemble} that had no part in it"
-    interval = f"test set, 95 %: {100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
+    total = f"Total {percent(a)} % by ensembles of {first.n_ensemble} that had no part in it"
     spent = f"{np.mean([r.passes.sum(1).mean() for r in group]):.0f} passes per image"
     share = float(np.mean([r.share_of_passes for r in group]))
-    return [shown, f"{total} ({interval})", spent if np.isnan(share) else f"{spent}, {share:.0%} of those of all rows"]
+    return [
+        shown,
+        f"{total} ({INTERVAL}: {interval_of(a)})",
+        spent if np.isnan(share) else f"{spent}, {share:.0%} of those of all rows",
+    ]

@@ -9,7 +9,7 @@ from jaxtyping import Bool
 from graddiv.errors import GradDivError
 from graddiv.records.attack import AttackRecord
 from graddiv.records.record import Record
-from graddiv.records.statistics import Summary, accuracy, by_value, cross_fitted_total, summary, total, wilson
+from graddiv.records.statistics import Summary, accuracy, by_value, cross_fitted_total, summary, total
 
 PAPER_ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
 """The paper's attacks in its order, by the names that they have in `graddiv.attacks`, which needs torch."""
@@ -150,16 +150,17 @@ def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
             else:
                 flat[key] = value
         if isinstance(record, AttackRecord):
-            interval = wilson(float(record.correct.sum()), len(record.correct))
+            found = accuracy([record])
             flat |= {
-                "accuracy": record.accuracy,
-                "accuracy_low": interval.low,
-                "accuracy_high": interval.high,
+                "accuracy": found.mean,
+                "accuracy_std": found.std,
+                "accuracy_low": found.interval.low,
+                "accuracy_high": found.interval.high,
                 "accuracy_per_draw": record.accuracy_per_draw,
             }
-        numbers = {name: found for name, found in record.arrays.items() if found.ndim == 1 and found.dtype.kind == "f"}
-        flat |= {f"mean_{name}": _mean(found) for name, found in numbers.items()}
-        flat |= {name: int(found.sum()) for name, found in record.arrays.items() if name.startswith("cost_")}
+        numbers = {name: each for name, each in record.arrays.items() if each.ndim == 1 and each.dtype.kind == "f"}
+        flat |= {f"mean_{name}": _mean(each) for name, each in numbers.items()}
+        flat |= {name: int(each.sum()) for name, each in record.arrays.items() if name.startswith("cost_")}
         rows.append(flat)
     return rows
 

@@ -25,7 +25,7 @@ from graddiv.training.moments import moments_of, restore_moments
 from graddiv.training.objectives import first_nonfinite, objective_of
 from graddiv.training.probe import concentration, validation_accuracy
 from graddiv.training.stages import Stage, stages_of
-from graddiv.training.start import starting_state, take_over
+from graddiv.training.start import load_start, provenance, starting_state, take_over, warn_of_changes
 
 SAVE_AFTER = 120.0
 """Seconds after which `last` is saved even if the epoch is not over."""
@@ -132,7 +132,9 @@ class _Training:
             load_state(self.F, network_part(saved[0]), run.last_checkpoint)
         elif (start := self.experiment.network.start) is not None:
             state = self.process.broadcast(starting_state(start) if self.process.writes else {})
-            load_state(self.F, state, Path(start.path))
+            load_start(self.F, state, self.experiment, start)
+            if self.process.writes:
+                warn_of_changes(self.experiment, start)
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         # a stage begins with Adam anew; a finished training, of which archives keep the network alone, needs no moments
         if saved is not None and self.stage.first_step < self.progress.step < self.total:
@@ -140,9 +142,10 @@ class _Training:
         if self.process.writes:
             self.log = store.Log(run.log_file, self.progress.log_size)
             about = {"versions": _versions(), "processes": self.process.size, "device": str(self.process.device)}
-            if self.progress.step < self.total:
-                self.log(event="start" if saved is None else "resume", **about)
+            if self.progress.step < self.total and saved is not None:
+                self.log(event="resume", **about)
             if saved is None:
+                self.log(event="start", **about, **provenance(self.experiment.network.start))
                 self.log(event="epoch", epoch=0, **self._concentration(0))
                 self._save(self.run.last_checkpoint)
         self.process.wait()

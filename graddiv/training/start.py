@@ -1,15 +1,19 @@
 """Where a training starts that does not start from scratch."""
 
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from graddiv import store
-from graddiv.errors import GradDivError
-from graddiv.experiment import Experiment, StartSection
-from graddiv.runs import Run, TrainingPosition, network_of, state_hash
+from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.experiment import DEFENSES, Experiment, StartSection
+from graddiv.runs import Run, TrainingPosition, load_state, network_of, state_hash
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from graddiv.networks import RandomizedNetwork
 
 
 def take_over(experiment: Experiment, run: Run) -> None:
@@ -60,3 +64,50 @@ def starting_state(start: StartSection) -> "dict[str, Tensor]":
             f"expected {start.sha256[:10]}): write network.from = {start.path!r} to start from this one"
         )
     return state
+
+
+def load_start(
+    F: "RandomizedNetwork", state: "Mapping[str, Tensor]", experiment: Experiment, start: StartSection
+) -> None:
+    """Give F the network to start from; the error says which network was expected, and which one is there."""
+    try:
+        load_state(F, state, Path(start.path))
+    except GradDivError as error:
+        source = _source(start)
+        there = f", and {start.path} is {_described(source)}" if source is not None else ""
+        raise GradDivError(f"{error}: network.from needs {_described(experiment)}, as the recipe has{there}") from None
+
+
+def warn_of_changes(experiment: Experiment, start: StartSection) -> None:
+    """Tell of settings of the noise that fit the network, but are not those it was trained with, such as its prior."""
+    if (source := _source(start)) is not None:
+        before, now = _noise(source), _noise(experiment)
+        keys = [key for key in dict.fromkeys([*before, *now]) if before.get(key) != now.get(key)]
+        changes = ", ".join(f"{key} was {before.get(key)} and is {now.get(key)} now" for key in keys)
+        if changes:
+            warnings.warn(f"network.from: {start.path} was trained otherwise: {changes}", GradDivWarning, stacklevel=2)
+
+
+def provenance(start: StartSection | None) -> dict[str, Any]:
+    """What the log says of the run that training starts from; nothing of a file, of which the recipe has the hash."""
+    source = _source(start) if start is not None else None
+    return {} if source is None else {"from": {"run": source.run_name, "seed": source.seed}}
+
+
+def _source(start: StartSection) -> Experiment | None:
+    """The settings of the run to start from; None for a file."""
+    path = Path(start.path)
+    return Run(path).experiment if store.is_directory(path) else None
+
+
+def _noise(experiment: Experiment) -> dict[str, Any]:
+    """The settings of its defense: gaussian.prior_sigma and so on."""
+    settings = experiment.dump()
+    return {f"{name}.{key}": value for name in DEFENSES for key, value in (settings.get(name) or {}).items()}
+
+
+def _described(experiment: Experiment) -> str:
+    """mnist_cnn of width 0.25, gaussian."""
+    network, settings = experiment.network, experiment.dump()
+    defense = next((name for name in DEFENSES if settings.get(name) is not None), "deterministic")
+    return f"{network.architecture} of width {network.width:g}, {defense}"

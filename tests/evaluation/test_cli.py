@@ -16,7 +16,7 @@ from graddiv.attacks import Attack
 from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.experiment import parse
-from graddiv.records import AttackRecord, read_all
+from graddiv.records import AttackRecord, accuracy, read_all, summary
 from graddiv.runs import Run
 from tests.fake_records import attack_record, total_record
 
@@ -95,7 +95,7 @@ def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--examples", 4, "--total-only")
     first = graddiv(*arguments)
     assert "fooled beyond doubt" in first.output
-    assert re.search(r"Total [\d.]+ % by ensembles of 20", first.output)
+    assert re.search(r"Total [\d. ±]+ % by ensembles of 20", first.output)
     assert re.search(r"\d+ passes per image", first.output)
     (record,) = read_all(run / "records")
     assert record.kind == "total"
@@ -126,7 +126,10 @@ def test_records_of_several_networks_make_a_table_of_each(tmp_path: Path) -> Non
     said = graddiv("records", tmp_path).output
     for name in "ab":
         assert said.count(f"t ({name * 8}): epsilon 0.1") == 2, "the table of attacks, and that of the Total"
-    assert " ± " not in said, "two networks are no repeats"
+    for a in (accuracy([attack_record("PGD")]), summary(total_record().verdicts)):
+        assert said.count(f"{100 * a.mean:.2f} ± {100 * a.std:.2f}") == 2, "of two ensembles; networks are no repeats"
+    assert "test set, 95 %" not in said, "draws are in it, too"
+    assert "Interval: of other draws and other test examples" in said
 
 
 def test_measure_and_transfer(run: Path) -> None:
@@ -163,6 +166,7 @@ def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
 def test_sweep(run: Path) -> None:
     said = graddiv("sweep", run, "--over", "n", "--values", "1,2", "--m", 1, "--examples", 2).output
     assert "accuracy against n" in said
+    assert said.count("(95 % interval: ") == 2
     by_lam = graddiv("sweep", run, "--over", "lam", "--n", 2, "--m", 1, "--examples", 2).output
     assert "accuracy against lam\n  0.1 " in by_lam
     assert f"records: {run / 'records'}" in by_lam.replace("\n", "")

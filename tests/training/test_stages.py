@@ -2,9 +2,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from graddiv import store
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
 from graddiv.report.archive import copy_run
@@ -154,10 +155,8 @@ def test_from_takes_the_place_of_the_first_stage(tmp_path: Path) -> None:
 
 
 def test_a_file_of_parameters_will_do(tmp_path: Path) -> None:
-    from safetensors.torch import save_file
-
     train(tiny("mnist/adv-bnn"), tmp_path / "source")
-    state = {name: t.contiguous() for name, t in network_of(tmp_path / "source").items()}
+    state = network_of(tmp_path / "source")
     save_file(state, tmp_path / "mine.safetensors")
     e = tiny("mnist/adv-bnn", f"network.from={tmp_path / 'mine.safetensors'}")
     assert e.network.start is not None
@@ -171,8 +170,13 @@ def test_a_file_of_parameters_will_do(tmp_path: Path) -> None:
 def test_another_network_is_refused(tmp_path: Path) -> None:
     source = tmp_path / "source"
     train(tiny("mnist/adv-train"), source)
-    with pytest.raises(GradDivError, match=r"source belongs to another network: .* has shape None there"):
+    expected = "network.from needs mnist_cnn of width 0.05, gaussian, as the recipe has"
+    with pytest.raises(GradDivError, match=rf"source belongs to another .*: it lacks log_sigma.*{expected}") as told:
         train(tiny("mnist/adv-bnn", f"network.from={source}"), tmp_path / "run")
+    assert str(told.value).endswith(f"and {source} is mnist_cnn of width 0.05, deterministic")
+    save_file(network_of(source), tmp_path / "mine.safetensors")
+    with pytest.raises(GradDivError, match=rf"mine.safetensors belongs to another network: it lacks .*{expected}$"):
+        train(tiny("mnist/adv-bnn", f"network.from={tmp_path / 'mine.safetensors'}"), tmp_path / "run1")
     e = tiny("mnist/adv-train", f"network.from={source}")
     train(tiny("mnist/adv-train", "seed=1"), tmp_path / "other")
     (tmp_path / "other" / "checkpoints" / "last.safetensors").rename(source / "checkpoints" / "last.safetensors")
@@ -180,6 +184,26 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
         train(e, tmp_path / "run2")
     with pytest.raises(GradDivError, match="holds no trained network"):
         tiny("mnist/adv-train", f"network.from={tmp_path}")
+
+
+def test_another_prior_than_the_sources_is_told(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    train(tiny("mnist/adv-bnn"), source)
+    train(tiny("mnist/adv-bnn", f"network.from={source}"), tmp_path / "same")  # warnings are errors
+    other = tiny("mnist/adv-bnn", f"network.from={source}", "gaussian.prior_sigma=0.2")
+    told = rf"{source} was trained otherwise: gaussian\.prior_sigma was 0\.05 and is 0\.2 now$"
+    with pytest.warns(GradDivWarning, match=told):
+        train(other, tmp_path / "other")
+
+
+def test_the_log_says_which_run_it_started_from(tmp_path: Path) -> None:
+    first = tiny("mnist/adv-bnn", "seed=3")
+    train(first, tmp_path / "source")
+    save_file(network_of(tmp_path / "source"), tmp_path / "mine.safetensors")
+    for source, known in (("source", {"run": first.run_name, "seed": 3}), ("mine.safetensors", None)):
+        train(tiny("mnist/adv-bnn", f"network.from={tmp_path / source}"), tmp_path / f"from {source}")
+        begun = Run(tmp_path / f"from {source}").log[0]
+        assert (begun["event"], begun.get("from")) == ("start", known)
 
 
 def test_a_stage_may_have_an_adversary_of_more_models(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
-"""Accuracy under EOT-PGD: against epsilon, lambda, and for each regularizer."""
+"""Accuracy under EOT-PGD: against lambda, for each regularizer, and what its other figures share."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import matplotlib
@@ -28,33 +29,56 @@ from graddiv.report.output import Figure
 COLUMNS = ("method", "lam", "whose", "x", "accuracy", "low", "high")
 PAPER: dict[str, Any] = {
     "linestyle": style.DASHED,
-    "linewidth": 0.9,
+    "linewidth": 1.0,
     "markerfacecolor": "white",
     "markersize": 3,
-    "alpha": 0.6,
+    "alpha": 0.8,
     "zorder": 2.5,
 }
-"""The paper's curves: thin, faint and dashed, with hollow markers; above ours, whose thicker lines would hide them."""
+"""The paper's curves: thin and dashed, with hollow markers; above ours, whose thicker lines would hide them."""
 
-STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
-"""The curves of the strong adversary: dotted."""
+DOT: dict[str, Any] = {"marker": "o", "markersize": 2, "alpha": 0.5, "linestyle": "none"}
+"""One of several trainings."""
+
+NOT_RUN: dict[str, Any] = {"linestyle": (0, (1, 4)), "linewidth": 0.9}
+"""Across a value that other curves have and this one lacks: sparse dots, without a band."""
 
 Points = Sequence[tuple[Any, Summary]]
 
 
-def plot_accuracy(axes: Axes, run: ReportRun, look: style.Look, points: Points) -> list[tuple[object, ...]]:
-    """A curve of ours with its band of 95 % intervals, and a dot for each of several trainings; the points drawn."""
+def plot_accuracy(
+    axes: Axes, run: ReportRun, look: style.Look, points: Points, others: Iterable[Any] = ()
+) -> list[tuple[object, ...]]:
+    """A curve of ours with its band of 95 % intervals, and a dot for each of several trainings; the points drawn.
+
+    others: where other curves of the figure have points; where this one has none in between, it is only hinted at.
+    """
     rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
     dots = [(x, 100 * mean) for x, s in points for mean in s.trainings]
     for at, mean in dots:
-        axes.plot([at], [mean], color=look.colour, marker="o", markersize=2, alpha=0.5, linestyle="none")
-    x, accuracy, low, high = zip(*rows, strict=True)
-    axes.plot(x, accuracy, color=look.colour, marker=look.marker, linestyle=look.dash)
-    axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
+        axes.plot([at], [mean], color=look.colour, **DOT)
+    parts = stretches(rows, others)
+    for before, after in pairwise(parts):
+        (x, accuracy), (next_x, next_accuracy) = before[-1][:2], after[0][:2]
+        axes.plot([x, next_x], [accuracy, next_accuracy], color=look.colour, **NOT_RUN)
+    for part in parts:
+        x, accuracy, low, high = zip(*part, strict=True)
+        axes.plot(x, accuracy, color=look.colour, marker=look.marker, linestyle=look.dash)
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
     return [
         *((run.method, run.lam, "ours", *row) for row in rows),
         *((run.method, run.lam, "one training", x, mean, "", "") for x, mean in dots),
     ]
+
+
+def stretches(rows: Sequence[tuple[Any, ...]], others: Iterable[Any]) -> list[list[tuple[Any, ...]]]:
+    """The points of a curve, apart where others have a value between two of them: there nothing was measured."""
+    found = [[rows[0]]]
+    for before, row in pairwise(rows):
+        if any(before[0] < x < row[0] for x in others):
+            found.append([])
+        found[-1].append(row)
+    return found
 
 
 def plot_papers(
@@ -67,24 +91,16 @@ def plot_papers(
     return [(run.method, "", "paper", x, accuracy, "", "") for x, accuracy in points]
 
 
-def plot_strong(
-    axes: Axes, run: ReportRun, look: style.Look, points: Sequence[tuple[Any, Summary]]
-) -> list[tuple[object, ...]]:
-    """The curve of the strong adversary, in the method's colour; the points drawn."""
-    rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
-    x, accuracy, *_ = zip(*rows, strict=True)
-    axes.plot(x, accuracy, color=look.colour, **STRONG)
-    return [(run.method, run.lam, "strong", *row) for row in rows]
+GREY = style.Look(style.GREY, "o", style.DASHED)
+"""Of an entry of the legend that stands for curves of several colours."""
+
+PAPERS = handle(GREY, "the paper's values, in the method's colour", **PAPER)
 
 
-def legend(
-    runs: Sequence[ReportRun], run_looks: Sequence[style.Look], papers: bool, strong: Curves | None = None
-) -> list[Line2D]:
-    """What stands for each run, for the paper's values and for the strong adversary."""
+def legend(runs: Sequence[ReportRun], run_looks: Sequence[style.Look], papers: bool) -> list[Line2D]:
+    """What stands for each run, and for the paper's values."""
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
-    grey = style.Look(style.GREY, "o", style.DASHED)
-    theirs = [handle(grey, "the paper's values", **PAPER)] if papers else []
-    return [*handles, *theirs, *([handle(grey, "EOT-SPGD, as many passes", **STRONG)] if strong else [])]
+    return [*handles, *([PAPERS] if papers else [])]
 
 
 def setting(swept: Curves) -> str:
@@ -92,49 +108,6 @@ def setting(swept: Curves) -> str:
     letters = {"epsilon": "ε", "n": "n", "m": "m"}
     parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
     return ", ".join([*parts, f"{swept.fixed['examples']} test examples"])
-
-
-@draws("accuracy-epsilon")
-def accuracy_epsilon(comparison: Comparison) -> Figure:
-    """Accuracy under EOT-PGD against epsilon, ours and the paper's."""
-    swept = curves(comparison, "epsilon")
-    if swept is None:
-        raise missing(
-            "accuracy-epsilon", "records of EOT-PGD for some epsilons", "sweep RUN --over epsilon --values 0.1,0.2,0.3"
-        )
-    figure, (axes,) = panels(1, 1, style.ONE_COLUMN * 1.35, 3.3)
-    run_looks = looks([run for run, _ in swept.of_runs])
-    rows: list[tuple[object, ...]] = []
-    papers: list[tuple[object, ...]] = []
-    told: set[tuple[str, float | None]] = set()
-    for (run, points), look in zip(swept.of_runs, run_looks, strict=True):
-        if (run.method, run.epsilon) not in told:  # once, where ours has it in several variants
-            told.add((run.method, run.epsilon))
-            theirs = comparison.published(run).curve(run.method, "EOT-PGD", swept.fixed["n"] if run.random else None)
-            papers += plot_papers(axes, run, look, theirs)
-        rows += plot_accuracy(axes, run, look, from_clean(comparison, run, points))
-    strong = curves(comparison, "epsilon", "SPGD")
-    for run, points in strong.of_runs if strong else ():
-        look = next(look for (each, _), look in zip(swept.of_runs, run_looks, strict=True) if each.path == run.path)
-        rows += plot_strong(axes, run, look, points)
-    percent(axes, style.EPSILON)
-    _mark_training(axes, comparison.training_epsilons)
-    legend_below(figure, legend([run for run, _ in swept.of_runs], run_looks, bool(papers), strong), 2)
-    bands = "Bands: 95 % intervals from the choice of test examples and from the draws."
-    trainings = {len(s.trainings) for _, points in swept.of_runs for _, s in points if s.trainings}
-    if trainings:
-        bands += f" Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots."
-    if strong:
-        bands += f" Dotted: EOT-SPGD with n = {strong.fixed['n']}, m = {strong.fixed['m']}."
-    theirs_too = f" Dashed: the paper's values, at its own scale.{comparison.origin()}" if papers else ""
-    return Figure(
-        name="accuracy-epsilon",
-        title="Accuracy under EOT-PGD against the perturbation bound",
-        figure=figure,
-        columns=COLUMNS,
-        rows=(*rows, *papers),
-        caption=f"{compared(swept, 'ε')} {bands}{theirs_too} {scale(comparison, setting(swept))}",
-    )
 
 
 @draws("lambda-sensitivity")
@@ -212,8 +185,9 @@ def regularizers(comparison: Comparison) -> Figure:
     for ax, measure in zip(axes, MEASURES, strict=False):
         rows += [(*row[:3], *row[3:], "", "") for row in plot_measure(ax, runs, run_looks, measure)]
     of_run = dict(zip([run.path for run in runs], run_looks, strict=True))
-    for run, points in swept.of_runs:
-        drawn = plot_accuracy(axes[-1], run, of_run[run.path], from_clean(comparison, run, points))
+    by_run, radii = against_epsilon(comparison, swept)
+    for run, points in by_run:
+        drawn = plot_accuracy(axes[-1], run, of_run[run.path], points, radii)
         rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
     percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
     handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
@@ -225,7 +199,8 @@ def regularizers(comparison: Comparison) -> Figure:
         columns=("method", "lam", "measure", "x", "value", "low", "high"),
         rows=tuple(rows),
         caption=(
-            f"{ended(comparison.of(()), runs, ('R_mean',))} {compared(swept, 'ε')} {scale(comparison, setting(swept))}"
+            f"{ended(comparison.of(()), runs, ('R_mean',))} {compared_at(swept, 'ε')} "
+            f"{scale(comparison, setting(swept))}"
         ),
     )
 
@@ -236,18 +211,20 @@ def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float
     return [(at, clean), *points] if clean is not None else points
 
 
-def _mark_training(axes: Axes, epsilons: Sequence[float]) -> None:
-    """A line at each radius of training, and above the plot the multiples of it if there is one."""
-    for epsilon in epsilons:
-        axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
-    if len(epsilons) == 1:
-        scaled: Any = (lambda x: x / epsilons[0], lambda ratio: ratio * epsilons[0])
-        above = axes.secondary_xaxis("top", functions=scaled)
-        above.set_xlabel("multiple of the radius of training")
+def against_epsilon(comparison: Comparison, swept: Curves) -> tuple[list[tuple[ReportRun, Points]], list[float]]:
+    """Curves from the accuracy without an attack on, and the radii that they have among them.
+
+    Where all begin at the radius of training, or beyond it, they begin there: nothing was measured on the way from 0.
+    """
+    attacked = sorted({x for _, points in swept.of_runs for x, _ in points})
+    if len(attacked) > 1 and comparison.training_epsilons and comparison.training_epsilons[-1] <= attacked[0]:
+        return list(swept.of_runs), attacked
+    found = [(run, from_clean(comparison, run, points)) for run, points in swept.of_runs]
+    return found, sorted({x for _, points in found for x, _ in points})
 
 
 def percent(axes: Axes, label: str) -> None:
-    """Accuracies from 0 to 100 % over what the label says."""
+    """Accuracy upwards, from 0 to 100 %."""
     axes.set(xlabel=label, ylabel=style.ACCURACY, ylim=(-2, 102))
 
 
@@ -256,7 +233,7 @@ def _spread(values: list[float], most: int) -> list[float]:
     return [values[i] for i in sorted({round(i) for i in np.linspace(0, len(values) - 1, most)})]
 
 
-def compared(swept: Curves, vary: str) -> str:
+def compared_at(swept: Curves, vary: str) -> str:
     """The accuracies at the last value that all runs have, from the lowest to the highest."""
     runs = [run for run, _ in swept.of_runs]
     shared = set.intersection(*({x for x, _ in points} for _, points in swept.of_runs))

@@ -6,7 +6,7 @@ from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, curves, is_eot
 from graddiv.report.figures.accuracy import (
     COLUMNS,
-    compared,
+    compared_at,
     from_clean,
     legend,
     percent,
@@ -115,8 +115,8 @@ def _sensitivity(comparison: Comparison, name: str, found: Sequence[Curves], var
 def _seen(found: Sequence[Curves], vary: str) -> str:
     """What is to be seen at each radius."""
     if len(found) == 1:
-        return compared(found[0], vary)
-    sentences = [(swept.fixed["epsilon"], compared(swept, vary)) for swept in found]
+        return compared_at(found[0], vary)
+    sentences = [(swept.fixed["epsilon"], compared_at(swept, vary)) for swept in found]
     return " ".join(f"ε = {epsilon:.4g}: {text[0].lower()}{text[1:]}" for epsilon, text in sentences)
 
 

@@ -1,6 +1,7 @@
 """Concentration of gradients during training."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
@@ -48,7 +49,8 @@ def plot_measure(
 ) -> list[tuple[object, ...]]:
     """One measure of all runs against the epoch; the points drawn."""
     rows: list[tuple[object, ...]] = []
-    for run, look in zip(runs, run_looks, strict=True):
+    drawn: list[tuple[style.Look, list[tuple[Any, Any]]]] = []
+    for number, (run, look) in enumerate(zip(runs, run_looks, strict=True)):
         points = [(line["epoch"], line[measure]) for line in run.epochs if measure in line]
         axes.plot(
             [epoch for epoch, _ in points],
@@ -56,14 +58,27 @@ def plot_measure(
             color=look.colour,
             marker=look.marker,
             linestyle=look.dash,
-            markevery=max(1, len(points) // 8),
+            markevery=(number, max(len(runs), len(points) // 8)),  # so that no marker hides another's
         )
+        _plot_shared(axes, points, drawn)
+        drawn.append((look, points))
         rows += [(run.method, run.lam, measure, epoch, value) for epoch, value in points]
     for epoch, dash, _ in turns(runs):
         axes.axvline(epoch, color=style.GREY, linestyle=dash, linewidth=0.9, zorder=0)
     axes.set(xlabel="epoch", ylabel=MEASURES[measure])
     axes.margins(y=0.08)
     return rows
+
+
+def _plot_shared(
+    axes: Axes, points: list[tuple[Any, Any]], drawn: Sequence[tuple[style.Look, list[tuple[Any, Any]]]]
+) -> None:
+    """Stripes in the colours of those whose first stage these points share, and cover."""
+    found = [(look, [a for a, b in zip(points, other, strict=False) if a == b]) for look, other in drawn]
+    found = [(look, shared) for look, shared in found if len(shared) > 1]
+    for number, (look, shared) in enumerate(found):
+        dash = (4 * number, (4, 4 * len(found)))
+        axes.plot(*zip(*shared, strict=True), color=look.colour, linestyle=dash)
 
 
 TURNS: dict[str, style.Dash] = {
