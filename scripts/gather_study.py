@@ -95,7 +95,8 @@ ITEMS = (
     Item("longer-rho-nearby", "rho-nearby", (*LONGER, *DRAWS), ("nearby",)),
     *curves_of("methods-", "Other defenses", (*OTHERS, *PAIR), strong=False),
     *curves_of("variants-", "Other regularizers and places", (GRADDIV, *VARIANTS), strong=False),
-    *curves_of("filter-", "One filter made steeper", (BASE, GRADDIV, *STEEPER), seeds=(0, 1)),
+    *curves_of("filter-", "One filter made steeper, seed 0", (BASE, GRADDIV, *STEEPER), seeds=(0,)),
+    *curves_of("filter-again-", "One filter made steeper, seed 1", (BASE, GRADDIV, *STEEPER), seeds=(1,)),
     Item(
         "filter-rho-nearby", "rho-nearby", (BASE, GRADDIV, STEEPER[1]), ("nearby",), (0, 1), "One filter made steeper"
     ),
