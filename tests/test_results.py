@@ -9,9 +9,14 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import gpu_plan
 from benchmarks.tables import AIMS, PAGE, written
+from graddiv.data import load
+from graddiv.directions.gradients import input_gradient
+from graddiv.directions.moments import moments_of
+from graddiv.networks import RandomizedNetwork
 from graddiv.paper.published import PaperValues
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.plan import Plan
@@ -251,3 +256,23 @@ def test_the_gpu_plan_is_the_arithmetic_of_today() -> None:
     assert gpu_plan.table(gpu_plan.RATE) in page, "python -m benchmarks.gpu_plan writes it again"
     assert gpu_plan.written(page) == page
     assert f"{gpu_plan.RATE:.0e} multiplications per second" in page
+
+
+@pytest.mark.parametrize(("name", "number"), [("4d89decbc1", 0), ("829cd3fde3", 2)])
+def test_one_filter_meets_r_at_the_digits_where_it_was_made_steeper(name: str, number: int) -> None:
+    F = Run(STUDY / "runs" / f"mnist-adv-bnn+graddiv-quick-{name}").network()
+    first, second = (F.get_parameter(f"module.{layer}.weight") for layer in (0, 2))
+    bias = F.get_parameter("module.0.bias")[number]
+    x, y = load("mnist-mini", "test").batch(range(20))
+    assert rho(F, x, y) < 0.3
+    with torch.no_grad():
+        assert bias > 0, "it is on where the image is black"
+        assert bias + 0.075 * first[number].sum() < 0, "and off where it is grey by a quarter of the radius"
+        second[:, number] = 0
+    assert rho(F, x, y) > 0.4, "without it gradients agree much more"
+
+
+def rho(F: RandomizedNetwork, x: torch.Tensor, y: torch.Tensor) -> float:
+    """The root of the mean cosine between gradients of ten sample models."""
+    cosines = moments_of(input_gradient(f, x, y) for f in F.sample(10, seed=0)).mean_cosine()
+    return float(cosines.mean().clamp(min=0).sqrt())
