@@ -94,6 +94,7 @@ STUDY_SECTIONS = (
         "Longer",
         "Other regularizers",
         "The weight",
+        "An eighth",
         "Other defenses",
     ),
 )
@@ -124,7 +125,7 @@ def rows_of(name: str) -> list[dict[str, str]]:
     ("file", "begins"),
     [
         ("README.md", "What it found"),
-        *(("docs/findings.md", section) for section in ("In short", "Claim", "One")),
+        *(("docs/findings.md", section) for section in ("In short", "Claim", "The two ways", "One")),
         *(("docs/study.md", section) for section in STUDY_SECTIONS),
     ],
 )
