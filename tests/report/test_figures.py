@@ -9,6 +9,7 @@ import matplotlib
 import numpy as np
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
 from graddiv import store
 from graddiv.attacks import PGD, StochasticPGD
@@ -17,7 +18,7 @@ from graddiv.evaluation import Cell
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import output, style
 from graddiv.report.comparison import Comparison, ReportRun, titles
-from graddiv.report.figures import FIGURES
+from graddiv.report.figures import FIGURES, training
 from graddiv.report.figures.common import handle, legend_below, panels
 from graddiv.report.output import Figure, csv_text, image, save
 from tests.report import fake
@@ -342,6 +343,73 @@ def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None
     assert [row["accuracy"] for row in table(drawing, whose="one training", x=0.0)] == pytest.approx(
         [100 * c for c in clean]
     )
+
+
+def with_radii(run: ReportRun, *radii: float) -> ReportRun:
+    return replace(run, attacks=tuple(r for r in run.attacks if r.is_clean or r.epsilon in radii))
+
+
+def test_a_line_is_not_drawn_across_radii_that_only_others_have(comparisons: dict[str, Comparison]) -> None:
+    _, plain, graddiv = comparisons["accuracy-epsilon"].runs
+    drawing = FIGURES["accuracy-epsilon"](
+        fake.compared(with_radii(plain, 0.1, 0.2, 0.3), with_radii(graddiv, 0.1, 0.3))
+    )
+    whole, broken = (
+        [line.get_xdata() for line in drawing.figure.axes[0].get_lines() if same_colour(line, method)]
+        for method in ("adv-bnn", "adv-bnn+graddiv")
+    )
+    assert [0.0, 0.1, 0.2, 0.3] in map(list, whole)
+    assert list(map(list, broken)) == [[0.1, 0.3], [0.0, 0.1], [0.3]]
+    assert len(drawing.figure.axes[0].collections) == 3, "no band across it"
+    assert "Sparse dots: across radii that were not run." in drawing.caption
+
+
+def same_colour(line: Line2D, method: str) -> bool:
+    """Whether it is a line of ours of this method."""
+    return line.get_color() == style.METHODS[method].colour and line.get_markerfacecolor() != "white"
+
+
+def test_a_figure_begins_at_the_radius_of_training_where_none_was_run_below(comparisons: dict[str, Comparison]) -> None:
+    _, plain, graddiv = comparisons["accuracy-epsilon"].runs
+    compared = fake.compared(with_radii(plain, 0.2, 0.3), with_radii(graddiv, 0.2, 0.3))
+    drawing = FIGURES["accuracy-epsilon"](compared)
+    assert min(row["x"] for row in table(drawing)) == 0.2 == compared.epsilon
+    one_radius = FIGURES["accuracy-epsilon"](fake.compared(with_radii(plain, 0.3)))
+    assert {row["x"] for row in table(one_radius, whose="ours")} == {0.0, 0.3}, "one point alone is no curve"
+
+
+def test_radii_stand_at_equal_distances_and_the_legend_says_whose(drawings: dict[str, Figure]) -> None:
+    drawing = drawings["accuracy-epsilon"]
+    axes = drawing.figure.axes[0]
+    ticks = axes.get_xticks()
+    apart = np.diff(axes.get_xaxis_transform().transform([(x, 0) for x in ticks])[:, 0])
+    assert len(ticks) > 3
+    assert apart == pytest.approx(np.full(len(apart), apart[0]))
+    (legend,) = drawing.figure.legends
+    said = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
+    assert isinstance(of_paper := said["Adv-BNN + GradDiv in the paper"], Line2D)
+    assert of_paper.get_color() == style.VERMILLION
+
+
+def test_a_shared_first_stage_shows_both(comparisons: dict[str, Comparison]) -> None:
+    _, plain, _ = comparisons["training-concentration"].runs
+    axes = panels(1, 1, 3.0, 2.0)[1][0]
+    points = training.plot_measure(axes, [plain, replace(plain)], style.looks(["adv-bnn", "rse"]), "R_mean")
+    under, over, stripes = axes.get_lines()[:3]
+    assert len(points) == 2 * len(under.get_xdata())
+    assert (stripes.get_color(), over.get_color()) == (style.BLACK, style.SKY)
+    assert stripes.is_dashed()
+    assert {under.get_markevery()[0], over.get_markevery()[0]} == {0, 1}, "no marker hides another's"
+
+
+def test_trainings_have_the_same_marker_in_both_panels(comparisons: dict[str, Comparison]) -> None:
+    run = comparisons["rho-nearby"].runs[-1]
+    drawing = FIGURES["rho-nearby"](fake.compared(run, replace(run)))
+    left, right = (
+        [line.get_marker() for line in axes.get_lines() if len(line.get_xdata()) > 2] for axes in drawing.figure.axes
+    )
+    assert left == right == ["o", "s"]
+    assert all("along a random direction" in axes.get_xlabel() for axes in drawing.figure.axes)
 
 
 def test_the_papers_curve_is_drawn_once_for_all_variants_of_a_method(comparisons: dict[str, Comparison]) -> None:

@@ -20,6 +20,12 @@ from graddiv.report.figures.common import (
 )
 from graddiv.report.output import Figure
 
+MARKERS = "osD^vPX*"
+"""Of the trainings of one method, in their order."""
+
+BREAK = r"$/\!/$"
+"""Where an axis is interrupted."""
+
 
 @draws("rho-nearby")
 def rho_nearby(comparison: Comparison) -> Figure:
@@ -36,16 +42,23 @@ def rho_nearby(comparison: Comparison) -> Figure:
     look_of = {run.title: look for run, look in zip(first, looks(first), strict=True)}  # trainings of one method alike
     for run, record, _ in found:
         look = look_of[run.title]
+        marker = MARKERS[len(ends.get(run.title, ())) % len(MARKERS)]
         rho = np.nanmedian(record.rho.astype(float), 0).tolist()
         length = np.median(record.length.astype(float), 0).tolist()
         for axes, values in ((left, rho), (right, length)):
-            axes.plot(record.distances, values, color=look.colour, marker=look.marker, linestyle=look.dash)
+            axes.plot(record.distances, values, color=look.colour, marker=marker, linestyle=look.dash)
         rows += [(run.method, run.lam, *point) for point in zip(record.distances, rho, length, strict=True)]
         ends.setdefault(run.title, []).append((rho[0], max(rho)))
-        handles.setdefault(run.title, handle(look, run.title))
+        handles.setdefault(run.title, handle(look._replace(marker=""), run.title))
     for axes, label in ((left, "median ρ of gradients"), (right, "median length of a gradient")):
         axes.set_xscale("symlog", linthresh=shown.distances[1], linscale=0.5)
-        axes.set(xlabel=r"$\ell_\infty$ distance from the clean x", ylabel=label, ylim=(0, None))
+        between = shown.distances[1] / 2
+        axes.axvline(between, color="white", linewidth=5, zorder=3)  # 0 lies infinitely far away on a logarithmic axis
+        at_axis = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
+        axes.plot([between], [0], marker=BREAK, markersize=7, color=style.BLACK, **at_axis)
+        axes.set(
+            xlabel=r"$\ell_\infty$ distance from the clean x along a random direction", ylabel=label, ylim=(0, None)
+        )
         axes.set_xticks(shown.distances, [f"{distance:.2g}" for distance in shown.distances], rotation=45)
         axes.minorticks_off()
     legend_below(figure, list(handles.values()), 2)
@@ -60,7 +73,8 @@ def rho_nearby(comparison: Comparison) -> Figure:
         columns=("method", "lam", "distance", "rho", "length"),
         rows=tuple(rows),
         caption=(
-            "One line for each training. Where gradients disperse at the clean x and agree again at a small distance, "
+            "One line for each training, with the same marker on both sides. Where gradients disperse at the clean x "
+            "and agree again at a small distance, "
             f"they do so in a kink, not around x. Median ρ: {'; '.join(said)}. "
             f"{scale(comparison, f'{shown.examples} test examples', f'{shown.n} gradients of the soft margin')}"
         ),
