@@ -174,8 +174,10 @@ def test_what_the_paper_says_is_what_is_compared() -> None:
     assert {cell.epsilon for cell in run.plan.cells("sweep-n") if cell.attack} == {0.38}
     for need in ("increase", "transfer"):
         assert run.plan.measurement_settings(need).epsilon == 0.4
-    [rse, _] = [r for r in stages_of(Request([ENTRIES["table-rse"]], "paper"), Path("runs")) if r.need == "curve-n1"]
-    assert {cell.mode for cell in rse.plan.cells("curve-n1") if cell.attack} == {"eot1"}
+    [rse, _] = [
+        r for r in stages_of(Request([ENTRIES["table-rse"]], "paper"), Path("runs")) if r.need == "curve-n1-repeated"
+    ]
+    assert {cell.mode for cell in rse.plan.cells("curve-n1-repeated") if cell.attack} == {"eot1"}
 
 
 def test_a_report_of_another_target_is_not_overwritten(tmp_path: Path) -> None:
