@@ -1,5 +1,7 @@
 """How far from the examples the dispersion of gradients reaches."""
 
+from typing import Any
+
 import numpy as np
 from matplotlib.lines import Line2D
 
@@ -54,7 +56,7 @@ def rho_nearby(comparison: Comparison) -> Figure:
         axes.set_xscale("symlog", linthresh=shown.distances[1], linscale=0.5)
         between = shown.distances[1] / 2
         axes.axvline(between, color="white", linewidth=5, zorder=3)  # 0 lies infinitely far away on a logarithmic axis
-        at_axis = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
+        at_axis: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
         axes.plot([between], [0], marker=BREAK, markersize=7, color=style.BLACK, **at_axis)
         axes.set(
             xlabel=r"$\ell_\infty$ distance from the clean x along a random direction", ylabel=label, ylim=(0, None)
