@@ -378,12 +378,12 @@ def test_a_figure_begins_at_the_radius_of_training_where_none_was_run_below(comp
     assert {row["x"] for row in table(one_radius, whose="ours")} == {0.0, 0.3}, "one point alone is no curve"
 
 
-def test_radii_stand_at_equal_distances_and_the_legend_says_whose(drawings: dict[str, Figure]) -> None:
-    drawing = drawings["accuracy-epsilon"]
+def test_radii_stand_at_equal_distances_and_the_legend_says_whose(comparisons: dict[str, Comparison]) -> None:
+    drawing = FIGURES["accuracy-epsilon"](fake.compared(with_radii(comparisons["accuracy-epsilon"].runs[-1], 0.1, 0.3)))
     axes = drawing.figure.axes[0]
     ticks = axes.get_xticks()
     apart = np.diff(axes.get_xaxis_transform().transform([(x, 0) for x in ticks])[:, 0])
-    assert len(ticks) > 3
+    assert ticks == pytest.approx([0.0, 0.1, 0.3])
     assert apart == pytest.approx(np.full(len(apart), apart[0]))
     (legend,) = drawing.figure.legends
     said = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
