@@ -183,6 +183,10 @@ def test_the_cells_of_readmes_table_are_those_of_the_records() -> None:
     assert len(wrong_cells(readme.replace("five trainings", "four trainings"))) > 1
 
 
+FILTER = "filter-accuracy-summary"
+"""The one of the variants that findings.md is about, not study.md."""
+
+
 def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
     stored = json.loads((ROOT / "benchmarks" / "results" / "strength.json").read_text())
     text = (ROOT / "docs" / "adversaries.md").read_text()
@@ -198,7 +202,8 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
     [
         ("findings.md", STUDY / "accuracy-summary.md"),
         ("findings.md", STUDY / "gradient-noise.md"),
-        *(("study.md", table) for table in sorted(STUDY.glob("*-accuracy-summary.md"))),
+        ("findings.md", STUDY / f"{FILTER}.md"),
+        *(("study.md", table) for table in sorted(STUDY.glob("*-accuracy-summary.md")) if table.stem != FILTER),
         ("zoo.md", ZOO / "zoo.md"),
     ],
 )

@@ -373,7 +373,7 @@ def test_a_figure_begins_at_the_radius_of_training_where_none_was_run_below(comp
     _, plain, graddiv = comparisons["accuracy-epsilon"].runs
     compared = fake.compared(with_radii(plain, 0.2, 0.3), with_radii(graddiv, 0.2, 0.3))
     drawing = FIGURES["accuracy-epsilon"](compared)
-    assert min(row["x"] for row in table(drawing)) == 0.2 == compared.epsilon
+    assert min(row["x"] for row in table(drawing)) == 0.2 == compared.training_epsilons[0]
     one_radius = FIGURES["accuracy-epsilon"](fake.compared(with_radii(plain, 0.3)))
     assert {row["x"] for row in table(one_radius, whose="ours")} == {0.0, 0.3}, "one point alone is no curve"
 
