@@ -100,10 +100,15 @@ def _source(start: StartSection) -> Experiment | None:
     return Run(path).experiment if store.is_directory(path) else None
 
 
+WEIGHTS = ("alpha_kl", "kl_scope")
+"""Settings of a defense that weigh its loss and leave the noise as it is; on fewer examples they differ on purpose."""
+
+
 def _noise(experiment: Experiment) -> dict[str, Any]:
     """The settings of its defense: gaussian.prior_sigma and so on."""
     settings = experiment.dump()
-    return {f"{name}.{key}": value for name in DEFENSES for key, value in (settings.get(name) or {}).items()}
+    sections = {name: settings.get(name) or {} for name in DEFENSES}
+    return {f"{name}.{key}": value for name in sections for key, value in sections[name].items() if key not in WEIGHTS}
 
 
 def _described(experiment: Experiment) -> str:

@@ -190,7 +190,7 @@ def test_another_prior_than_the_sources_is_told(tmp_path: Path) -> None:
     source = tmp_path / "source"
     train(tiny("mnist/adv-bnn"), source)
     train(tiny("mnist/adv-bnn", f"network.from={source}"), tmp_path / "same")  # warnings are errors
-    other = tiny("mnist/adv-bnn", f"network.from={source}", "gaussian.prior_sigma=0.2")
+    other = tiny("mnist/adv-bnn", f"network.from={source}", "gaussian.prior_sigma=0.2", "gaussian.alpha_kl=0.5")
     told = rf"{source} was trained otherwise: gaussian\.prior_sigma was 0\.05 and is 0\.2 now$"
     with pytest.warns(GradDivWarning, match=told):
         train(other, tmp_path / "other")
