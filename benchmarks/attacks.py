@@ -36,7 +36,7 @@ from graddiv.attacks import APGD, BB, EOT, FAB, FGSM, PGD, Attack, Fixed, Given,
 from graddiv.attacks.attack import Problem
 from graddiv.attacks.peers import FoolboxPGD, PeerAttack, PyautoattackAPGD, TorchattacksPGD
 from graddiv.data import load
-from graddiv.directions.gradients import mean_gradient
+from graddiv.diversity.gradients import mean_gradient
 from graddiv.networks import GaussianNetwork, SampleModel, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.seeding import fold, generator

@@ -37,12 +37,11 @@ from graddiv import bayesian
 from graddiv.attacks import PGD, Given
 from graddiv.distributed import join_processes
 from graddiv.evaluation import Cell, Target, attack_all, cells, suite, target_of
-from graddiv.evaluation.batches import run as make
 from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.decisions import transfer_job
 from graddiv.evaluation.robustness import attack_job
-from graddiv.evaluation.transfer import transfer_job
-from graddiv.experiment import forward_work
-from graddiv.experiment.probe import multiplications_per_second
+from graddiv.evaluation.run import IN_MEMORY, Session
+from graddiv.experiment import forward_work, multiplications_per_second
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.recipes import recipe
@@ -153,7 +152,7 @@ def estimates(quick: bool) -> Measurement:
     of = target_of(experiment, experiment.build(), examples=100)
     job = attack_job(of, Cell(PGD(m=10), "eot", N, EPSILON, 0))
     begun = cpu_seconds()
-    make([job])
+    IN_MEMORY.run([job])
     attacked = cpu_seconds()
     with tempfile.TemporaryDirectory() as directory:
         train_run(experiment, Path(directory) / "run", device="cpu")
@@ -171,10 +170,10 @@ def share_of_the_suite(directory: Path) -> None:
     with join_processes("cpu") as process:
         of = target(20, 5)
         wanted = [cell for cell in shortened() if cell.attack is not None and cell.attack.name in ("PGD", "Square")]
-        attack_all(of, wanted[:1], None)  # warm
+        attack_all(of, wanted[:1])  # warm
         process.wait()
         begun, before = time.perf_counter(), cpu_seconds()
-        attack_all(of, wanted, directory, process=process)
+        attack_all(of, wanted, Session(directory, process))
         line = f"{time.perf_counter() - begun} {cpu_seconds() - before}\n"
         os.write(1, line.encode())  # in one piece: the other process writes here too
 
@@ -187,11 +186,7 @@ def run(contestant: str, quick: bool) -> None:
     k, m = (6, 5) if quick else (10, 10)
     match who:
         case "suite":
-            measure(
-                lambda: attack_all(of, shortened()),
-                score=passes,
-                warm_up=lambda: attack_all(of, shortened()[:3]),
-            )
+            measure(lambda: attack_all(of, shortened()), score=passes, warm_up=lambda: attack_all(of, shortened()[:3]))
         case "floor" | "pgd floor":
             x, y, _ = (hundred if who == "pgd floor" else of).examples(slice(0, 100))
             F = cast(GaussianNetwork, of.F)
@@ -200,11 +195,11 @@ def run(contestant: str, quick: bool) -> None:
             cell = Cell(PGD(m=10), "eot", N, EPSILON, 0)
             measure(lambda: attack_all(hundred, [cell]), warm_up=lambda: attack_all(hundred.first(10), [cell]))
         case "transfer":
-            measure(lambda: make([transfer_job(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
+            measure(lambda: IN_MEMORY.run([transfer_job(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
         case "naive transfer":
             measure(lambda: naive_transfer(of, k, m, once=option == "attack once"), warm_up=lambda: None)
         case "concentration":
-            measure(lambda: make([concentration_job(of, n=int(option))]), warm_up=lambda: None)
+            measure(lambda: IN_MEMORY.run([concentration_job(of, n=int(option))]), warm_up=lambda: None)
         case "audited":
             measure(lambda: audited(quick), warm_up=lambda: attack_all(of, shortened()[:3]), score=lambda found: found)
         case "total only":

@@ -8,10 +8,11 @@ import re
 import sys
 from pathlib import Path
 
-from graddiv.data import lookup
+from graddiv.data import SOURCES
 from graddiv.experiment import forward_work
-from graddiv.paper.planning import ATTACKED, Request, RunPlan, plan_runs
-from graddiv.paper.targets import targets
+from graddiv.paper.entries import Need, targets
+from graddiv.paper.needs import ATTACKED, ComparedRun
+from graddiv.paper.planning import Request
 
 PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
 RATE = 3e12
@@ -21,21 +22,21 @@ TABLES = ("table1", "table-mnist", "table-cifar10", "table-stl10", "table-rse", 
           "n-sensitivity", "mnist", "cifar10", "stl10")  # fmt: skip
 
 
-def attack_work(run: RunPlan, needs: list[str]) -> float:
+def attack_work(run: ComparedRun, needs: list[Need]) -> float:
     """Multiplications of all attacks that these needs are made of, on the whole test set."""
-    cells = {cell.file_name: cell for need in needs if need in ATTACKED for cell in run.cells(need)}
+    cells = {cell.file_name: cell for need in needs if need.name in ATTACKED for cell in run.cells(need.name)}
     passes = 0.0
     for cell in cells.values():
         n = cell.n if cell.mode == "eot" and run.experiment.random else 1
         steps = cell.attack.passes_per_iteration * cell.attack.iterations * cell.attack.restarts if cell.attack else 0
         passes += steps * n + JUDGED
-    return passes * lookup(run.experiment.data.name).sizes["test"] * forward_work(run.experiment.network)
+    return passes * SOURCES[run.experiment.data.name].sizes["test"] * forward_work(run.experiment.network)
 
 
 def table(rate: float) -> str:
     lines = ["| target | runs | training, GPU hours | attacks, GPU hours |", "|---|---|---|---|"]
     for name in TABLES:
-        runs = plan_runs(Request(targets()[name], "paper"))
+        runs = Request(targets()[name], "paper").needs()
         training = sum(run.experiment.work for run, _ in runs.values())
         attacks = sum(attack_work(run, needs) for run, needs in runs.values())
         hours = [f"{work / rate / 3600:.1f}" for work in (training, attacks)]

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.harness import Measurement, cpu_seconds
-from graddiv.directions.double_backward import efficient_double_backward
+from graddiv.diversity.double_backward import efficient_double_backward
 
 REPEATS = 4
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from benchmarks.harness import arguments, compete, measure, naive_weights, plain_passes, report, spread
 from graddiv import GradDiv, bayesian
-from graddiv.directions import gradients
+from graddiv.diversity import gradients
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.seeding import generator

@@ -19,7 +19,8 @@ from graddiv.attacks import APGD, ARC, PGD, Attack, Square, StochasticPGD
 from graddiv.attacks.peers import PEERS, PeerAttack, peers
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, attack_cell, target_of
-from graddiv.evaluation.strong import strong_plan
+from graddiv.evaluation.robustness import strong_plan
+from graddiv.evaluation.run import Session
 from graddiv.performance import keep_memory
 from graddiv.records import AttackRecord, accuracy, cross_fitted_total, flips
 from graddiv.runs import Run
@@ -45,7 +46,7 @@ class Contestant:
     n: int
 
     def record(self, target: Target, epsilon: float, out: Path) -> AttackRecord:
-        return attack_cell(target, Cell(self.attack, "eot", self.n, epsilon, 0), out)
+        return attack_cell(target, Cell(self.attack, "eot", self.n, epsilon, 0), Session(out))
 
 
 def _installed(library: str) -> list[PeerAttack]:
@@ -72,12 +73,9 @@ def contestants(n: int, passes: int) -> dict[str, Contestant]:
         "spgd": spgd(),
         "spgd_n1": spgd(1),
         "spgd_n10": spgd(10),
-        **{f"spgd_{name}": spgd(objective=name) for name in ("ce", "ensemble", "log_margin", "still_correct")},
-        **{f"spgd_{name}": spgd(objective=name) for name in ("hardest", "selective")},
-        **{f"spgd_{name}": spgd(memory=name) for name in ("momentum", "aggmo", "average")},
-        **{f"spgd_{name}": spgd(schedule=name) for name in ("constant", "halving")},
-        "spgd_from_mean": Contestant(StochasticPGD(m=max(1, (passes - 20) // n), start="mean"), n),
-        "spgd_kept": Contestant(StochasticPGD(m=max(1, m - 100 // (2 * n)), kept=5), n),
+        **{f"spgd_{name}": spgd(objective=name) for name in ("ce", "ensemble")},
+        "spgd_aggmo": spgd(memory="aggmo"),
+        "spgd_constant": Contestant(PGD(m=m, alpha=0.5, objective="margin"), n),
         "spgd_two_starts": spgd(steps=2, restarts=2),
         # a step of ARC costs 2 k + k^2 forwards and k backwards of its k members
         **{

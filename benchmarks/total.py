@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.harness import parser, report
 from graddiv.data import load
 from graddiv.evaluation import Target, attack_all, attack_until_fooled, cells, papers_cells, suite
+from graddiv.evaluation.run import Session
 from graddiv.paper.shipped import shipped
 from graddiv.performance import channels_last, keep_memory
 from graddiv.records import PAPER_ROWS, AttackRecord, TotalRecord, cross_fitted_total
@@ -35,7 +36,7 @@ def compare(epsilon: float, examples: int, directory: Path | None = None) -> dic
     target = Target.of(channels_last(shipped("adv-bnn").network()), x, y)
     short = [a if a.iterations == 1 else replace(a, m=a.iterations // SHORTER) for a in suite("paper")]  # type: ignore[call-arg]
     wanted = cells(short, epsilon, n=N)
-    rows = attack_all(target, wanted, directory)
+    rows = attack_all(target, wanted, Session(directory))
     (every,) = attack_until_fooled(target, wanted, directory)
     (papers,) = attack_until_fooled(target, papers_cells(wanted, target), directory)
     attacks = [row for row in rows if not row.is_clean]

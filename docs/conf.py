@@ -21,21 +21,16 @@ profile.mkdir(parents=True, exist_ok=True)
 os.environ["IPYTHONDIR"] = str(profile.parent)
 
 import graddiv  # noqa: E402
+from graddiv.recipes import recipe  # noqa: E402
+
+recipe("mnist/adv-bnn")  # sections are read off signatures now: autodoc rewrites the defaults in them
 
 project = "graddiv"
 author = "The graddiv developers"
 version = release = graddiv.__version__
 project_copyright = "The graddiv developers, MIT licence"
 
-extensions = [
-    "myst_nb",
-    "sphinx.ext.autodoc",
-    "sphinx.ext.linkcode",
-    "docstrings",
-    "drawings",
-    "gallery",
-    "repository",
-]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode", "docstrings", "drawings", "gallery", "repository"]
 exclude_patterns = ["_build", "_extensions"]
 
 myst_enable_extensions = ["colon_fence"]

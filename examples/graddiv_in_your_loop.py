@@ -12,8 +12,8 @@ from torch.nn.functional import cross_entropy
 
 from graddiv import GradDiv, bayesian
 from graddiv.data import Dataset, load
-from graddiv.directions import directions, input_gradient
-from graddiv.directions.vmf import debiased_mrl, mrl
+from graddiv.diversity import directions, input_gradient
+from graddiv.diversity.concentration import debiased_mrl, mrl
 from graddiv.networks import RandomizedNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.seeding import fold, generator

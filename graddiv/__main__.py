@@ -2,7 +2,7 @@
 
 import sys
 
-from graddiv.extras import explained
+from graddiv.errors import explained
 
 
 def main() -> None:

@@ -15,18 +15,16 @@ from torch.nn.parallel import DistributedDataParallel
 from graddiv.errors import GradDivError
 
 Value = TypeVar("Value")
+LOST = ("Connection closed by peer", "Connection reset by peer", "gloo/transport")  #: Signs of a lost process.
 
 
 @dataclass(frozen=True)
 class Process:
     """One process among those that work together."""
 
-    rank: int
-    """Its number, from 0."""
-    size: int
-    """How many processes there are."""
-    device: torch.device
-    """The device on which it computes."""
+    rank: int  #: Its number, from 0.
+    size: int  #: How many processes there are.
+    device: torch.device  #: The device on which it computes.
 
     @property
     def writes(self) -> bool:
@@ -50,11 +48,8 @@ class Process:
         DistributedDataParallel._set_params_and_buffers_to_ignore_for_model(objective, pool)  # type: ignore[no-untyped-call]
         for parameter in objective.parameters():
             parameter.register_hook(partial(_stored_as, parameter))  # type: ignore[no-untyped-call]
-        return DistributedDataParallel(
-            objective,
-            device_ids=[self.device] if self.device.type == "cuda" else None,
-            find_unused_parameters=True,
-        )
+        devices = [self.device] if self.device.type == "cuda" else None
+        return DistributedDataParallel(objective, device_ids=devices, find_unused_parameters=True)
 
     def mean(self, values: dict[str, Tensor]) -> dict[str, float]:
         """Return the values averaged over all processes."""
@@ -68,10 +63,9 @@ class Process:
 
     def broadcast(self, value: Value) -> Value:
         """Return, in every process, the value that the writing process passes."""
-        if self.size == 1:
-            return value
         box = [value]
-        distributed.broadcast_object_list(box)
+        if self.size > 1:
+            distributed.broadcast_object_list(box)
         return box[0]
 
     def wait(self) -> None:
@@ -80,8 +74,7 @@ class Process:
             distributed.barrier()
 
 
-ALONE = Process(0, 1, torch.device("cpu"))
-"""The only process, on the CPU."""
+ALONE = Process(0, 1, torch.device("cpu"))  #: The only process, on the CPU.
 
 
 @contextmanager
@@ -103,7 +96,7 @@ def join_processes(device: str | None = None) -> Iterator[Process]:
     try:
         yield Process(distributed.get_rank(), size, where)
     except RuntimeError as error:
-        if not _is_of_a_lost_process(error):
+        if not isinstance(error, distributed.DistError) and not any(sign in str(error) for sign in LOST):
             raise
         raise GradDivError(
             f"process {os.environ.get('RANK', '?')} of {size} stops, since another one was lost: "
@@ -112,14 +105,6 @@ def join_processes(device: str | None = None) -> Iterator[Process]:
     finally:
         if not joined and distributed.is_initialized():
             distributed.destroy_process_group()
-
-
-def _is_of_a_lost_process(error: RuntimeError) -> bool:
-    """Whether this is what gloo and NCCL say when they no longer hear of another process."""
-    if isinstance(error, distributed.DistError):
-        return True
-    said = str(error)
-    return any(sign in said for sign in ("Connection closed by peer", "Connection reset by peer", "gloo/transport"))
 
 
 def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:

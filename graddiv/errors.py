@@ -1,7 +1,16 @@
-"""The one exception a user's mistake raises, and the one warning."""
+"""The one exception a user's mistake raises, the one warning, and what to say of an extra that is missing."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
+from importlib.util import find_spec
+
+#: Packages by the extra of pyproject.toml that brings them; the others bring those of cli too.
+EXTRAS = {
+    "cli": ("typer", "rich", "pydantic"),
+    "report": ("matplotlib", "jinja2"),
+    "tune": ("optuna",),
+    "tensorboard": ("tensorboard",),
+}
 
 
 class GradDivError(ValueError):
@@ -17,8 +26,29 @@ class GradDivWarning(UserWarning):
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> GradDivError:
     """Return the error for a name that is not one of `known`, with the nearest that is."""
-    known = list(known)
+    return GradDivError(f"unknown {kind} {name!r}, {expected(name, known)}")
+
+
+def expected(name: str, known: Iterable[str]) -> str:
+    """Say what was expected in the place of `name`, and which of it is nearest."""
     folded = {candidate.lower(): candidate for candidate in known}
     nearest = get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
-    hint = f", did you mean {folded[nearest[0]]!r}?" if nearest else ","
-    return GradDivError(f"unknown {kind} {name!r}{hint} expected one of {', '.join(known)}")
+    return (
+        f"did you mean {folded[nearest[0]]!r}? " if nearest else ""
+    ) + f"expected one of {', '.join(folded.values())}"
+
+
+def require(extra: str) -> None:
+    """Refuse to begin what would end in a missing package."""
+    for package in dict.fromkeys((*EXTRAS["cli"], *EXTRAS[extra])):
+        if find_spec(package) is None:
+            raise GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")
+
+
+def explained(error: ModuleNotFoundError) -> GradDivError | None:
+    """Return the error that says which extra has the package that was not found; None if none has."""
+    package = (error.name or "").partition(".")[0]
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    if extra is None:
+        return None
+    return GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")

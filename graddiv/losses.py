@@ -1,7 +1,9 @@
-"""Losses, per example and never reduced.  All of them grow as the prediction gets worse.
+"""Losses, per example and never reduced, which grow as the prediction gets worse; expectations over sample models.
 
 In the paper: docs/equations.md.
 """
+
+import math
 
 import torch
 from jaxtyping import Float, Int64
@@ -43,6 +45,18 @@ def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
         )
     top = z.topk(3, dim=1).values
     return margin(z, y) / (top[:, 0] - top[:, 2] + 1e-12)
+
+
+def expectation(values: Float[Tensor, "n b"], p: Float[Tensor, " n"] | None = None) -> Float[Tensor, " b"]:
+    """sum_i p_i values_i over sample models; the mean where all are equally likely, p = None."""
+    return values.mean(0) if p is None else (p[:, None] * values).sum(0)
+
+
+def log_expectation(log_values: Float[Tensor, "n ..."], p: Float[Tensor, " n"] | None = None) -> Float[Tensor, "..."]:
+    """log sum_i p_i exp(log_values_i), p_i = 1/n for None."""
+    if p is None:
+        return log_values.logsumexp(0) - math.log(len(log_values))
+    return (log_values + p.log().reshape(-1, *(1,) * (log_values.dim() - 1))).logsumexp(0)
 
 
 def _own(z: Tensor, y: Tensor) -> Tensor:

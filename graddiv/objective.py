@@ -1,22 +1,24 @@
-"""What training minimises: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call.
+"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call.
 
 In the paper: docs/equations.md.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from graddiv.attacks import EOT, PGD
-from graddiv.directions import GradDiv
-from graddiv.errors import GradDivError, unknown
-from graddiv.geometry import in_bytes, per_example, radius_of
+from graddiv.diversity import GradDiv
+from graddiv.errors import GradDivError
+from graddiv.geometry import Images, Labels, in_bytes, per_example, radius_of
 from graddiv.losses import ce
-from graddiv.networks import GaussianNetwork, RandomizedNetwork
-from graddiv.rules import Minibatch, Rules, WithKL, neighbours
+from graddiv.networks import GaussianNetwork, RandomizedNetwork, Rules
+from graddiv.networks.defense import Minibatch, neighbours
+from graddiv.networks.weights import WithKL
+from graddiv.registries import Count, NotNegative, Positive, Share, check_fields, checked
 from graddiv.seeding import fold, uniform
 
 Place = Literal["clean", "adversarial"]
@@ -37,22 +39,19 @@ class Adversary:
         gradients blind such an adversary (docs/findings.md).
     """
 
-    epsilon: float
-    m: int = 10
-    alpha: float = 0.25
+    epsilon: NotNegative
+    m: Count = 10
+    alpha: Positive = 0.25
     random_start: bool = False
-    clean_weight: float = 0.0
-    n: int = 1
+    clean_weight: Share = 0.0
+    n: Count = 1
 
     def __post_init__(self) -> None:
         if not 0 <= radius_of(self.epsilon) <= 1:
             raise GradDivError(
                 f"epsilon is {self.epsilon}, expected from 0 to 1, images lying in [0, 1]{in_bytes(self.epsilon)}"
             )
-        if not 0 <= self.clean_weight <= 1:
-            raise GradDivError(f"clean_weight is {self.clean_weight}, expected a share from 0 to 1")
-        if self.n < 1:
-            raise GradDivError(f"n is {self.n}, expected at least one sample model at each step")
+        check_fields(self)
 
 
 class Objective(nn.Module):
@@ -80,11 +79,12 @@ class Objective(nn.Module):
     steps: of all training, for rules that change in its course.
     """
 
+    @checked
     def __init__(
         self,
         F: RandomizedNetwork,
         *,
-        examples: int,
+        examples: Count,
         adversary: Adversary | None = None,
         diversity: GradDiv | None = None,
         at: Place = "clean",
@@ -99,27 +99,15 @@ class Objective(nn.Module):
                 f"F is a {type(F).__name__}, expected a RandomizedNetwork: make one with bayesian(module, 0.05), "
                 "or with randomize(module) if the module draws by itself"
             )
-        if examples < 1:
-            raise GradDivError(f"examples is {examples}, expected the size of the training set")
-        if at not in get_args(Place):
-            raise unknown("at", at, get_args(Place))
         if at == "adversarial" and adversary is None:
             raise GradDivError("at is 'adversarial', which needs an adversary: adversary=Adversary(epsilon)")
         self.F, self.examples, self.seed, self.steps = F, examples, seed, steps
         self.adversary, self.diversity, self.at = adversary, diversity, at
         self.rules = rules or (WithKL(alpha_kl) if isinstance(F, GaussianNetwork) else Rules())
         self.trained = self.rules.trained(F)
-        self.parts: dict[str, Tensor] = {}
-        """The terms of the last loss by name, for the log."""
+        self.parts: dict[str, Tensor] = {}  #: the terms of the last loss by name, for the log
 
-    def forward(
-        self,
-        x: Float[Tensor, "b ..."],
-        y: Int64[Tensor, " b"],
-        *,
-        step: int,
-        ids: Int64[Tensor, " b"] | None = None,
-    ) -> Float[Tensor, ""]:
+    def forward(self, x: Images, y: Labels, *, step: int, ids: Labels | None = None) -> Float[Tensor, ""]:
         """Return the mean over the batch at `step`; batch norm uses the batch in L alone.
 
         x, y: images in [0, 1] and their labels.
@@ -136,9 +124,8 @@ class Objective(nn.Module):
             total = total + penalty
         if self.diversity is not None:
             place = x_adv if self.at == "adversarial" else x
-            regularization = self.diversity(self.F, place, y, step=step, ids=ids)
-            self.parts["graddiv"] = regularization
-            total = total + regularization
+            self.parts["graddiv"] = self.diversity(self.F, place, y, step=step, ids=ids)
+            total = total + self.parts["graddiv"]
         self.parts = {"loss": total.detach(), **{name: part.detach() for name, part in self.parts.items()}}
         return total
 
@@ -161,20 +148,14 @@ class Objective(nn.Module):
             total = total + weight * self.parts[name]
         return total
 
-    def attacked(self, adversary: Adversary, x: Tensor, y: Tensor, ids: Tensor, step: int) -> Float[Tensor, "b ..."]:
+    def attacked(self, adversary: Adversary, x: Tensor, y: Tensor, ids: Tensor, step: int) -> Images:
         """x_adv by PGD on fresh sample models at each of its steps, seen with batch norm's running statistics."""
-        pgd = PGD(
-            m=adversary.m,
-            alpha=adversary.alpha,
-            random_start=adversary.random_start,
-            seed=fold(self.seed, "start", step),
-        )
+        seed = fold(self.seed, "start", step)
+        pgd = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start, seed=seed)
         view = EOT(self.trained, adversary.n, seed=fold(self.seed, "adversary", step))
         return pgd(view, x, y, adversary.epsilon, ids=ids)
 
-    def interpolation(
-        self, x: Tensor, ids: Int64[Tensor, " b"], step: int
-    ) -> tuple[Tensor, Int64[Tensor, " k"], Float[Tensor, " k"]]:
+    def interpolation(self, x: Tensor, ids: Labels, step: int) -> tuple[Tensor, Tensor, Tensor]:
         """x~ = a x + (1 - a) x[partner] with a ~ U(0, 1) = Beta(1, 1), in each half of the inputs apart."""
         b = len(ids)
         partner = torch.cat([neighbours(b, x.device) + start for start in range(0, len(x), b)])

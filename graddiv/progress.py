@@ -1,13 +1,23 @@
 """Progress on a terminal, and elsewhere a line every half minute."""
 
 import os
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
-from graddiv.extras import require
+from graddiv.errors import require
 
-Listener = Callable[[float, float, str], None]
-"""Told of the work done, of all the work there is, and of what is under way."""
+Progress = Callable[[float, float, str], None]  #: Callback (done, total, label).
+#: Callback of training, (step, steps, values, epoch): at the beginning without values, after each step, and, with
+#: `epoch`, after each epoch.
+Listener = Callable[[int, int, Mapping[str, float], int | None], None]
+PLAIN_EVERY = 30.0  #: Seconds between two lines where there is no terminal.
+
+
+def silent(done: float, total: float, label: str) -> None:
+    """Ignore the progress."""
 
 
 def leads() -> bool:
@@ -15,38 +25,97 @@ def leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
+class Bar:
+    """A `Progress` that shows a bar with the time left on a terminal, and a line every half minute elsewhere."""
+
+    def __init__(self, console: Any = None, *, stderr: bool = True) -> None:
+        require("cli")
+        from rich import progress as rich
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        self.console = console or Console(stderr=stderr, quiet=not leads())
+        self._spoken, self._first, self._last = time.monotonic(), 0.0, float("inf")
+        label = rich.TextColumn("{task.description:<16}")
+        columns = (label, rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeRemainingColumn())
+        self._bar, self._values = rich.Progress(*columns), Text()
+        self._task = self._bar.add_task("", total=None)
+        shown = self.console.is_terminal and not self.console.quiet
+        self._live = Live(Group(self._bar, self._values), console=self.console, transient=True) if shown else None
+
+    def __enter__(self) -> "Bar":
+        if self._live is not None:
+            self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if self._live is not None:
+            self._live.stop()
+
+    def __call__(self, done: float | int, total: float | int, label: str, values: str = "") -> None:
+        """Show how much is done; `values` stands below the bar."""
+        now = time.monotonic()
+        if done < self._last:  # work begins, or other work does
+            self._first, self._begun = done, now
+            self._bar.reset(self._task, total=total)
+        self._last = done
+        self._values.plain = values
+        self._bar.update(self._task, completed=done, total=total, description=label)
+        if self._live is None and now - self._spoken > PLAIN_EVERY and done > self._first:
+            left = round((now - self._begun) / (done - self._first) * (total - done))
+            clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
+            self.say(f"{label}: {done / total:.0%} done, {clock} left" + (f", {values}" if values else ""))
+
+    def say(self, line: str) -> None:
+        """Print a line above the bar."""
+        self._spoken = time.monotonic()
+        self.console.print(line, highlight=False, soft_wrap=True)
+
+
 @contextmanager
-def progress_bar() -> Iterator[Listener]:
-    """A bar with the time left on a terminal, a line every half minute elsewhere; told (done, total, what)."""
-    import time
-
-    require("cli")
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True, quiet=not leads())
-    columns = (TextColumn("{task.description:<16}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        begun = spoken = time.monotonic()
-
-        def show(done: float, total: float, what: str) -> None:
-            nonlocal spoken
-            bar.update(task, completed=done, total=total, description=what)
-            now = time.monotonic()
-            if not console.is_terminal and now - spoken > 30 and done > 0:
-                spoken = now
-                left = (now - begun) / done * (total - done) / 60
-                console.print(f"{what}: {done / total:.0%} of the work, {left:.0f} min left", highlight=False)
-
-        yield show
-
-
-@contextmanager
-def listening(progress: bool | Listener) -> Iterator[Listener]:
-    """The function that is told of the progress: a bar if `progress` is True, or what it is itself."""
+def listening(progress: bool | Progress) -> Iterator[Progress]:
+    """The callback that `progress` asks for: a bar if it is True, itself if it is a callback, else one that ignores."""
     if progress is True:
-        with progress_bar() as show:
-            yield show
+        with Bar() as bar:
+            yield bar
     else:
-        yield progress or (lambda done, total, what: None)
+        yield progress or silent
+
+
+def shown(bar: Bar, title: str) -> Listener:
+    """A listener that moves the bar and prints a line for each epoch."""
+    rho: dict[str, float] = {}
+
+    def listen(step: int, steps: int, values: Mapping[str, float], epoch: int | None) -> None:
+        if epoch is not None:
+            rho.update({"rho": values["rho"]} if "rho" in values else {})
+            bar.say(f"epoch {epoch}: {_line(values)}")
+        elif values:
+            bar(step, steps, f"{title} {step}/{steps}", _line({**values, **rho}))
+        else:
+            bar(step, steps, title)
+            about = f"goes on after step {step} of {steps}" if step else f"{steps} steps"
+            bar.say(f"{title}: " + (f"nothing left to do, all {steps} steps are done" if step == steps else about))
+
+    return listen
+
+
+def tensorboard(directory: Path) -> Listener:
+    """A listener that writes the values of every epoch for TensorBoard."""
+    require("tensorboard")
+    from torch.utils.tensorboard import SummaryWriter
+
+    writer = SummaryWriter(str(directory))
+
+    def listen(step: int, steps: int, values: Mapping[str, float], epoch: int | None) -> None:
+        if epoch is not None:
+            for name, value in values.items():
+                writer.add_scalar(f"train/{name}", value, epoch)
+            writer.flush()
+
+    return listen
+
+
+def _line(values: Mapping[str, float]) -> str:
+    return "  ".join(f"{name} {value:.4g}" for name, value in values.items())

@@ -1,41 +1,39 @@
-"""A run directory: what lies where in it, read without torch; the trained network on request."""
+"""A run directory: its files, its log and the trained network."""
 
 import hashlib
+import json
+import os
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
 
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, parse
+from graddiv.networks import RandomizedNetwork
 from graddiv.records.record import CHECKLIST as CHECKLIST
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from graddiv.networks import RandomizedNetwork
-
-FORMAT = 1
-"""Of run directories; a later version that changes them counts on."""
+FORMAT = 1  #: The format of run directories; a version that changes them increases it.
 
 
 @dataclass
 class TrainingPosition:
-    """Where training is; with theta and the moments, all there is to know."""
+    """How far training is; with theta and the moments of Adam, all that a checkpoint holds."""
 
     step: int = 0
-    sums: dict[str, float] = field(default_factory=dict)
-    """Of the terms of the loss, since the epoch began."""
+    sums: dict[str, float] = field(default_factory=dict)  #: Sums of the loss terms since the epoch began.
     log_size: int = 0
-    best: float | None = None
-    """The highest accuracy on validation data so far, where the best epoch is chosen by it."""
+    best: float | None = None  #: The highest validation accuracy so far, where the best epoch is selected.
 
     @classmethod
     def of(cls, description: Mapping[str, Any], path: Path) -> "TrainingPosition":
-        """What the checkpoint at `path` says of itself."""
+        """Read from the description of the checkpoint at `path`."""
         match description.get("progress"):
             case {"step": int(step), "sums": dict(sums), "log_size": int(log_size), **others} if (
                 not others.keys() - {"best"}
@@ -48,80 +46,46 @@ class TrainingPosition:
                 raise GradDivError(f"{path} says of its progress {found!r:.80}, expected step, sums and log_size")
 
 
+class _File:
+    """A file or folder of a run directory."""
+
+    def __init__(self, *parts: str) -> None:
+        self.parts = parts
+
+    def __get__(self, run: Any, owner: type | None = None) -> Path:
+        return Path(run.path, *self.parts)
+
+
 @dataclass(frozen=True)
 class Run:
     """One run directory: the only place that knows the names of its files."""
 
     path: Path
-
-    @property
-    def version_file(self) -> Path:
-        """The format of the directory."""
-        return self.path / "version.json"
-
-    @property
-    def experiment_file(self) -> Path:
-        """All settings: a training that goes on must have the same."""
-        return self.path / "experiment.json"
-
-    @property
-    def data_file(self) -> Path:
-        """The name and the checksum of the training set."""
-        return self.path / "data.json"
-
-    @property
-    def recipe_file(self) -> Path:
-        """The settings as a recipe that `graddiv train` takes."""
-        return self.path / "recipe.toml"
-
-    @property
-    def log_file(self) -> Path:
-        """A line for each start and each epoch of training."""
-        return self.path / "metrics.jsonl"
+    version_file = _File("version.json")  #: The format of the directory.
+    experiment_file = _File("experiment.json")  #: All settings: a training that resumes must have the same.
+    data_file = _File("data.json")  #: The name and the checksum of the training set.
+    recipe_file = _File("recipe.toml")  #: The settings as a recipe that `graddiv train` takes.
+    log_file = _File("metrics.jsonl")  #: A line for each start and each epoch of training.
+    checkpoints = _File("checkpoints")  #: The folder of checkpoints.
+    last_checkpoint = _File("checkpoints", "last.safetensors")  #: The one from which training resumes.
+    best_checkpoint = _File("checkpoints", "best.safetensors")  #: The best epoch's on validation data, if selected.
+    records = _File("records")  #: The folder of what evaluations found.
+    checklist_file = _File("records", CHECKLIST)  #: The verdicts of the checklist.
+    tensorboard = _File("tensorboard")  #: The folder of TensorBoard's curves.
 
     @property
     def description_files(self) -> tuple[Path, ...]:
-        """What tells how the network was trained: all files but checkpoints and records."""
+        """The files that say how the network was trained: all but checkpoints and records."""
         return self.version_file, self.experiment_file, self.data_file, self.recipe_file, self.log_file
 
     @property
-    def checkpoints(self) -> Path:
-        """The directory of checkpoints."""
-        return self.path / "checkpoints"
-
-    @property
-    def last_checkpoint(self) -> Path:
-        """The checkpoint from which training goes on."""
-        return self.checkpoints / "last.safetensors"
-
-    @property
-    def best_checkpoint(self) -> Path:
-        """The checkpoint of the epoch that did best on validation data, where the recipe selects it."""
-        return self.checkpoints / "best.safetensors"
-
-    @property
     def trained_checkpoint(self) -> Path:
-        """The checkpoint that holds the trained network once training has come to its end."""
+        """The checkpoint that holds the trained network once training has ended."""
         return self.best_checkpoint if self.experiment.training.select == "best" else self.last_checkpoint
 
     def checkpoint(self, epoch: int) -> Path:
         """The checkpoint that was kept of this epoch."""
         return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
-
-    @property
-    def records(self) -> Path:
-        """The directory of what evaluations found."""
-        return self.path / "records"
-
-    @property
-    def checklist_file(self) -> Path:
-        """The verdicts of the checklist."""
-        return self.records / CHECKLIST
-
-    @property
-    def tensorboard(self) -> Path:
-        """The directory of TensorBoard's curves."""
-        return self.path / "tensorboard"
 
     def lock(self) -> AbstractContextManager[None]:
         """Be the only process that trains here."""
@@ -164,47 +128,43 @@ class Run:
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
-        """What the log says of each epoch, from epoch 0, before training."""
+        """The log's line of each epoch, from epoch 0, before training."""
         return [line for line in self.log if line["event"] == "epoch"]
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs training has behind it; 0 where it has not begun."""
+        """How many epochs are trained; 0 where training has not begun."""
         return max((line["epoch"] for line in self.epochs), default=0) if self.log_file.exists() else 0
 
     @property
     def finished(self) -> bool:
-        """Whether training has come to its end."""
+        """Whether training has ended."""
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
-    def network(self, data_root: str | None = None, epoch: int | None = None) -> "RandomizedNetwork":
+    def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
         """F as trained, in eval mode: at the end of training, or after an epoch of which a checkpoint was kept.
 
         `data_root` is the folder of the official data files, by default looked for: some networks hold training
         examples.
         """
         path = self.trained_checkpoint if epoch is None else self.checkpoint(epoch)
-        last = self._end_of_training() if epoch is None else {}
-        tensors = last if path == self.last_checkpoint else store.read_tensors(path)[0]
+        tensors, about = store.read_tensors(path)
+        if epoch is None:
+            about = about if path == self.last_checkpoint else store.read_tensors(self.last_checkpoint)[1]
+            epochs = self.experiment.epochs
+            lines = self._lines(TrainingPosition.of(about, self.last_checkpoint).log_size)
+            done = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0)
+            if done < epochs:
+                raise GradDivError(
+                    f"{self.path} is not trained to its end, but to epoch {done} of {epochs}: run its training again"
+                )
         F = self.experiment.build(root=data_root)
         load_state(F, network_part(tensors), path)
         return F.eval()
 
-    def _end_of_training(self) -> "dict[str, Tensor]":
-        """The last checkpoint, if it is that of the last epoch's end."""
-        tensors, state = store.read_tensors(self.last_checkpoint)
-        lines = self._lines(TrainingPosition.of(state, self.last_checkpoint).log_size)
-        done = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0)
-        if done < self.experiment.epochs:
-            raise GradDivError(
-                f"{self.path} is not trained to its end, but to epoch {done} of {self.experiment.epochs}: "
-                "run its training again"
-            )
-        return tensors
-
     def _lines(self, size: int | None = None) -> list[dict[str, Any]]:
         """The lines of the log, or those that it had when it was of this size: when a checkpoint was taken."""
-        lines = store.read_log(self.log_file, size)
+        lines = read_log(self.log_file, size)
         for number, line in enumerate(lines, 1):
             event = line.get("event")
             values = [value for key, value in line.items() if key != "event"]
@@ -213,25 +173,25 @@ class Run:
                 raise GradDivError(f"{self.log_file}: line {number} is {line!r:.80}, expected an event, or an epoch")
         return lines
 
-    def state(self) -> "dict[str, Tensor]":
+    def state(self) -> dict[str, Tensor]:
         """The parameters and buffers of the trained network."""
         if not self.last_checkpoint.exists():
             raise GradDivError(f"{self.path} holds no trained network: expected a run directory or a safetensors file")
         return network_part(store.read_tensors(self.trained_checkpoint)[0])
 
 
-def network_part(tensors: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
+def network_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The network's own tensors of a checkpoint, which also holds the optimizer's."""
     return {name.removeprefix("network."): t for name, t in tensors.items() if name.startswith("network.")}
 
 
-def network_of(path: Path) -> "dict[str, Tensor]":
+def network_of(path: Path) -> dict[str, Tensor]:
     """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
     return Run(path).state() if store.is_directory(path) else store.read_state(path)
 
 
 def starting_point(path: Path) -> dict[str, str]:
-    """What a recipe says of the network it starts from: where it lies, and the hash that tells it from others."""
+    """A recipe's entry for the network to start from: its path and its hash."""
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -239,10 +199,8 @@ def starting_point(path: Path) -> dict[str, str]:
     return {"path": str(path), "sha256": state_hash(network_of(path))}
 
 
-def state_hash(state: "Mapping[str, Tensor]") -> str:
+def state_hash(state: Mapping[str, Tensor]) -> str:
     """sha256 over the names, shapes and values of parameters and buffers."""
-    import torch
-
     digest = hashlib.sha256()
     for name in sorted(state):
         tensor = state[name].detach().cpu().contiguous()
@@ -251,7 +209,7 @@ def state_hash(state: "Mapping[str, Tensor]") -> str:
     return digest.hexdigest()
 
 
-def load_state(F: "RandomizedNetwork", state: "Mapping[str, Tensor]", path: Path) -> None:
+def load_state(F: RandomizedNetwork, state: Mapping[str, Tensor], path: Path) -> None:
     """Give F these parameters and buffers, which `path` holds."""
     wanted = F.state_dict()
     for name in [*wanted, *state]:
@@ -259,10 +217,8 @@ def load_state(F: "RandomizedNetwork", state: "Mapping[str, Tensor]", path: Path
     F.load_state_dict(state)
 
 
-def check_tensor(name: str, found: "Tensor | None", wanted: "Tensor | None", path: Path) -> None:
+def check_tensor(name: str, found: Tensor | None, wanted: Tensor | None, path: Path) -> None:
     """Refuse a tensor of another shape or type than is wanted; archives keep parameters in half precision."""
-    import torch
-
     other = f"{path} belongs to another network"
     if found is None:
         raise GradDivError(f"{other}: it lacks {name}")
@@ -273,3 +229,79 @@ def check_tensor(name: str, found: "Tensor | None", wanted: "Tensor | None", pat
         raise GradDivError(f"{other}: {name} has shape {shape} there, expected {expected}")
     if found.dtype != wanted.dtype and not (found.dtype == torch.float16 and wanted.is_floating_point()):
         raise GradDivError(f"{path}: {name} is of type {found.dtype}, expected {wanted.dtype}")
+
+
+# ---- the log: JSON lines, each with a checksum of the file up to its own end, so a changed or missing line is noticed
+
+BEGIN, DIGITS = b'{"sha256": "', 16  #: How a line begins, and the length of the checksum that follows.
+
+
+class Log:
+    """A file of JSON lines that can be cut back to its length at the time of a checkpoint."""
+
+    def __init__(self, path: Path, size: int = 0) -> None:
+        """Open the log for writing at `size` bytes; later lines are of steps that will be repeated, and are cut off."""
+        self.path = path
+        if size:
+            read_log(path, size)
+        self._digest = hashlib.sha256(store.read(path)[:size] if size else b"")
+        with store.writes_to(path):
+            self._file = path.open("ab", buffering=0)  # a buffer would lose lines when writing fails
+            self._file.truncate(size)
+            self._file.seek(size)
+
+    def __call__(self, **values: object) -> None:
+        """Append one line; NaN is an error, because JSON has no NaN."""
+        text = json.dumps({"sha256": "", **values}, allow_nan=False).encode()[len(BEGIN) :]
+        line = BEGIN + _line_checksum(self._digest, text) + text + b"\n"
+        self._digest.update(line)
+        with store.writes_to(self.path):
+            while line:  # a disk that is nearly full takes a part of the line first
+                line = line[self._file.write(line) :]
+
+    @property
+    def size(self) -> int:
+        """The number of bytes written so far; they are flushed to disk first."""
+        with store.writes_to(self.path):
+            os.fsync(self._file.fileno())
+            return self._file.tell()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_log(path: Path, size: int | None = None) -> list[dict[str, Any]]:
+    """Return the lines of a log, or those in its first `size` bytes, without a last line that a crash has cut off."""
+    here = path.stat().st_size if path.exists() else 0
+    if size is not None and here < size:
+        raise GradDivError(f"{path} has {here} bytes where the checkpoint knows of {size}: it was cut by hand")
+    *lines, rest = store.read(path)[:size].split(b"\n")
+    digest, found = hashlib.sha256(), []
+    for number, line in enumerate(lines, 1):
+        if not _is_intact(digest, line):
+            raise _damaged_line(path, number)
+        values = store.parse_json(line.decode("utf-8", "replace"), f"{path}, line {number}")
+        values.pop("sha256", None)
+        found.append(values)
+        digest.update(line + b"\n")
+    # a last line that was cut off is left out; a whole one whose newline has changed is damage
+    if _is_intact(digest, rest[:-1]) or (size is not None and rest):
+        raise _damaged_line(path, len(lines) + 1)
+    return found
+
+
+def _is_intact(digest: "hashlib._Hash", line: bytes) -> bool:
+    """Whether a line has the checksum of what is before it and of itself."""
+    checksum, text = line[len(BEGIN) : len(BEGIN) + DIGITS], line[len(BEGIN) + DIGITS :]
+    return line.startswith(BEGIN) and checksum == _line_checksum(digest, text)
+
+
+def _line_checksum(before: "hashlib._Hash", text: bytes) -> bytes:
+    digest = before.copy()
+    digest.update(text)
+    return digest.hexdigest()[:DIGITS].encode()
+
+
+def _damaged_line(path: Path, number: int) -> GradDivError:
+    return GradDivError(f"{path} is damaged: line {number} is not as it was written{store.WHAT_TO_DO}")

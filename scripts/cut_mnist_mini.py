@@ -10,8 +10,18 @@ from pathlib import Path
 import numpy as np
 
 from graddiv.data import load
-from graddiv.data.files import digest_of
-from graddiv.data.mini import FILE, PER_CLASS, SOURCE, balanced_rows
+from graddiv.data.files import md5_of
+from graddiv.data.mnist import MINI, MINI_FILE, PER_CLASS
+
+
+def balanced_rows(labels: np.ndarray, per_class: int) -> np.ndarray:
+    """Rows of the first `per_class` examples of each class, in rounds: the first of each class, the second, ...
+
+    Each round is in file order.  In plain file order the last tenth, which is the validation split, would hold
+    none of the frequent classes, whose first 500 come early.
+    """
+    rows = np.stack([np.flatnonzero(labels == label)[:per_class] for label in range(10)])
+    return np.sort(rows, axis=0).T.reshape(-1)
 
 
 def cut(root: str | None = None) -> dict[str, np.ndarray]:
@@ -27,14 +37,14 @@ def cut(root: str | None = None) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Write the archive and print its md5, which graddiv/data/mini.py records."""
+    """Write the archive and print its md5, which graddiv/data/mnist.py records."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-root", help="folder that holds MNIST/raw (default: where graddiv looks)")
     arguments = parser.parse_args()
-    assert SOURCE.embedded_in is not None
-    path: Path = SOURCE.embedded_in / next(iter(FILE.forms))
+    assert MINI.embedded_in is not None
+    path: Path = MINI.embedded_in / next(iter(MINI_FILE.forms))
     np.savez_compressed(path, **cut(arguments.data_root))  # type: ignore[arg-type]
-    print(f"{path}: {path.stat().st_size} bytes, md5 {digest_of(path)}")
+    print(f"{path}: {path.stat().st_size} bytes, md5 {md5_of(path)}")
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ import sys
 from pathlib import Path
 
 from graddiv.paper.shipped import SHIPPED
-from graddiv.report.archive import copy_run
+from graddiv.report.plan import copy_run
 from graddiv.runs import Run
 
 for path in sys.argv[1:]:
     source = Run(Path(path))
     target = Run(SHIPPED / source.experiment.method)
     copy_run(source, target)
-    target.records.rmdir()
     print(f"{source.path} -> {target.path}")

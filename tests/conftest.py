@@ -1,7 +1,6 @@
 import os
 import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +11,7 @@ from jaxtyping import config as jaxtyping
 # brings.  Processes that tests start inherit the environment.
 torch.set_num_threads(1)
 os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = "1"
-# What was measured on this machine must not change what tests see, nor tests what is remembered of it.
+# Data in the cache folder of this machine must not change what tests see.
 _CACHE = tempfile.TemporaryDirectory(prefix="graddiv-cache-")
 os.environ["XDG_CACHE_HOME"] = _CACHE.name
 settings.register_profile("default", deadline=None, derandomize=True, max_examples=50)
@@ -48,4 +47,3 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         jaxtyping.update("jaxtyping_disable", False)
-        (Path(_CACHE.name) / "graddiv" / "speed.json").unlink(missing_ok=True)

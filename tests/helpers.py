@@ -2,6 +2,7 @@
 
 import copy
 import random
+import resource
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -141,3 +142,34 @@ def network(
     kind: str, activation: Callable[[], nn.Module] = nn.Softplus, batch_norm: bool = False
 ) -> RandomizedNetwork:
     return KINDS[kind](convnet(activation, batch_norm))
+
+
+@contextmanager
+def room(size: int) -> Iterator[None]:
+    """No file may grow beyond `size` bytes: the system itself refuses, in the middle of a write, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+SETTINGS = (
+    *("data.name=mnist-mini", "data.examples=8", "network.width=0.05", "adversary.m=1"),
+    *("training.epochs=1", "training.batch=4", "training.decays=[]"),
+)
+"""Overrides that make a recipe small enough for a test."""
+
+TINY = [
+    argument
+    for setting in (
+        "training.epochs=1",
+        "training.batch=16",
+        "training.decays=[]",
+        "data.examples=32",
+        "network.width=0.05",
+    )
+    for argument in ("--set", setting)
+]
+"""The options that do the same for `graddiv reproduce`."""

@@ -2,11 +2,17 @@
 
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 FENCE = re.compile(r"^([ ]*)(`{3,}|~{3,})[ ]*([^\n`]*)\n(.*?)^\1\2[ ]*$", re.MULTILINE | re.DOTALL)
 
 SHELL = ("sh", "bash", "console")
+
+ROOT = Path(__file__).parent.parent
+DOCS = ROOT / "docs"
+PAGES = {str(p.relative_to(DOCS)): p.read_text() for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts}
+README = (ROOT / "README.md").read_text()
 
 
 class Block(NamedTuple):
@@ -55,3 +61,18 @@ def commands(text: str, program: str) -> Iterator[str]:
     for command in [*shell_commands(text), *re.findall(r"`([^`\n]+)`", prose)]:
         if command.startswith(f"{program} "):
             yield command
+
+
+def python_blocks(page: str) -> list[str]:
+    """The blocks of a page that are run."""
+    return blocks(PAGES.get(page, ""), "python")
+
+
+def all_commands() -> list[tuple[str, str]]:
+    """(page, command) for every call of graddiv, also those under torchrun."""
+    found = []
+    for page, text in PAGES.items():
+        joined = text.replace("\\\n", " ")
+        under_torchrun = [f"graddiv {rest}" for rest in re.findall(r"-m graddiv -- +([^`\n]+)", joined)]
+        found += [(page, command) for command in (*commands(joined, "graddiv"), *under_torchrun)]
+    return list(dict.fromkeys(found))

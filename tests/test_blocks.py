@@ -12,17 +12,26 @@ import subprocess
 import tomllib
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from tests import test_docs, test_readme
-from tests.markdown import SHELL, fenced, indented_code, shell_commands
+from tests.markdown import PAGES as DOCUMENTS
+from tests.markdown import (
+    README,
+    ROOT,
+    SHELL,
+    all_commands,
+    blocks,
+    commands,
+    fenced,
+    indented_code,
+    python_blocks,
+    shell_commands,
+)
 
-ROOT = Path(__file__).parent.parent
 PAGES = {
-    "README.md": test_readme.README,
-    **{f"docs/{name}": text for name, text in test_docs.PAGES.items()},
+    "README.md": README,
+    **{f"docs/{name}": text for name, text in DOCUMENTS.items()},
     **{name: (ROOT / name).read_text() for name in ("CONTRIBUTING.md", "CHANGELOG.md")},
 }
 DIRECTIVES = {"{eval-rst}", "{gallery}", "{include}", "{public-names}", "{toctree}"}
@@ -69,7 +78,7 @@ def test_every_block_is_executed_or_checked(page: str) -> None:
     assert indented_code(PAGES[page]) == [], "put code into a fence that names its language"
     for language, body in fenced(PAGES[page]):
         if language == "python":
-            run = test_readme.PYTHON if page == "README.md" else test_docs.python_blocks(page.removeprefix("docs/"))
+            run = blocks(README, "python") if page == "README.md" else python_blocks(page.removeprefix("docs/"))
             assert body in run, f"nothing runs this block:\n{body}"
         elif language == "{code-cell}":
             assert PAGES[page].startswith("---\nfile_format: mystnb\n"), f"the page is no notebook:\n{body}"
@@ -84,7 +93,7 @@ def test_every_command_is_checked(page: str) -> None:
         assert program in COMMANDS, f"nothing checks {command!r}"
         assert COMMANDS[program](words), f"{command!r} would fail"
         if program == "graddiv":
-            known = test_readme.COMMANDS if page == "README.md" else [c for _, c in test_docs.all_commands()]
+            known = list(commands(README, "graddiv")) if page == "README.md" else [c for _, c in all_commands()]
             assert command in known
 
 

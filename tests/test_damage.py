@@ -17,16 +17,14 @@ import torch
 from graddiv import store
 from graddiv.attacks import PGD
 from graddiv.data import load
-from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.errors import GradDivError
 from graddiv.evaluation import evaluate
 from graddiv.paper.shipped import shipped
-from graddiv.records import Record, read_all
+from graddiv.records import Record
 from graddiv.runs import Run
-from graddiv.store import files, tensors
 from graddiv.training import train
 from tests.fake_records import arrays, description
 from tests.fuzz.damage import flip_a_bit
-from tests.fuzz.subjects import SUBJECTS
 from tests.helpers import no_type_checks
 from tests.training.helpers import loader, tiny
 
@@ -94,8 +92,16 @@ def test_swapped_and_retagged_tensors_are_noticed(record: Path, run: Run) -> Non
     rewritten(run.last_checkpoint, {**header, name: {**header[name], "dtype": "I32"}}, data)
     with pytest.raises(GradDivError, match=r"is damaged: .*; restore it from a copy, or delete it and run the command"):
         run.network()
-    del header["__metadata__"]["sha256"]  # as earlier versions wrote it: types are checked all the same
-    rewritten(run.last_checkpoint, {**header, name: {**header[name], "dtype": "I32"}}, data)
+    del header["__metadata__"]["sha256"]
+    rewritten(run.last_checkpoint, header, data)
+    with pytest.raises(GradDivError, match="not a file that graddiv wrote"):
+        run.network()
+
+
+def test_a_tensor_of_another_type_is_noticed(run: Run) -> None:
+    tensors, about = store.read_tensors(run.last_checkpoint)
+    name = "network.module.0.weight"
+    store.write_tensors(run.last_checkpoint, {**tensors, name: tensors[name].int()}, about)
     with pytest.raises(GradDivError, match=r"0\.weight is of type torch\.int32, expected torch\.float32"):
         run.network()
 
@@ -106,7 +112,7 @@ def test_a_training_does_not_go_on_without_its_moments(run: Run) -> None:
     kept = {name: t for name, t in state.items() if name != "adam.exp_avg_sq.module.0.weight"}
     for listed in (about, {"progress": about["progress"]}):
         store.write_tensors(run.last_checkpoint, kept, listed)
-        with pytest.raises(GradDivError, match=r"moments of Adam are not complete, see adam\.exp_avg_sq\.module\.0"):
+        with pytest.raises(GradDivError, match="moments of Adam are not complete, see adam"):
             train(EXPERIMENT, run.path)
     odd = {**state, "adam.exp_avg.module.0.weight": torch.zeros(3)}
     store.write_tensors(run.last_checkpoint, odd, about)
@@ -123,19 +129,6 @@ def test_lines_of_a_log_cannot_be_taken_out_or_turned_around(run: Run) -> None:
     run.log_file.write_bytes(b"".join([first, second, *rest[:-1]]))
     with pytest.raises(GradDivError, match="bytes where the checkpoint knows of"):
         run.network()
-
-
-def test_files_from_before_are_read_with_one_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "WITHOUT_CHECKSUM", set())
-    old = [tmp_path / "a.record", tmp_path / "b.record"]
-    for path in old:
-        SUBJECTS["record without checksum"].write(path)
-    with pytest.warns(GradDivWarning, match=r"a\.record was written before files had checksums") as caught:
-        assert len(read_all(tmp_path)) == 2
-    assert len(caught) == 1
-    old[0].write_bytes(old[0].read_bytes().replace(b'"graddiv"', b'"gradxiv"'))
-    with pytest.raises(GradDivError, match="not a file that graddiv wrote"):
-        Record.load(old[0])
 
 
 def test_only_regular_files_are_read(tmp_path: Path) -> None:
@@ -173,7 +166,7 @@ def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     """Recipes with comments in Greek are read, and tables with signs beyond ASCII are printed."""
     (tmp_path / "mine.toml").write_text("# λ = 1\n" + EXPERIMENT.to_toml(), encoding="utf-8")
     plain = {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
-    for command in (["recipes", "show", "mine.toml"], ["records", "."]):
+    for command in (["recipes", "mine.toml"], ["report", "--records", "."]):
         store.write_arrays(tmp_path / "a.record", arrays(), description())
         store.write_arrays(tmp_path / "b.record", arrays(seed=1), description(repeat=1))
         done = subprocess.run(
@@ -203,7 +196,7 @@ def test_checksums_cost_less_than_a_hundredth_of_an_evaluation(tmp_path: Path, m
         return call
 
     for name in ("_with_description", "_verify"):
-        monkeypatch.setattr(tensors, name, timed(getattr(tensors, name)))
+        monkeypatch.setattr(store, name, timed(getattr(store, name)))
     F, data = shipped("adv-bnn").network(), load("mnist-mini", "test").take(slice(0, 40))
     begun = time.process_time()
     with no_type_checks():

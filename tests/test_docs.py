@@ -18,36 +18,18 @@ from torch import nn
 from typer.main import get_command
 
 from graddiv import bayesian
-from graddiv.auditing import BUDGETS
 from graddiv.cli import app
+from graddiv.evaluation.budget import BUDGETS
 from graddiv.seeding import isolated
 from tests.audit import planted
 from tests.helpers import no_type_checks
-from tests.markdown import blocks, commands
+from tests.markdown import DOCS, PAGES, ROOT, all_commands, commands, python_blocks
 
-ROOT = Path(__file__).parent.parent
-DOCS = ROOT / "docs"
-PAGES = {str(p.relative_to(DOCS)): p.read_text() for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts}
 SLOW = ("adversaries.md", "audit.md")
 EQUATIONS = re.findall(r"\]\(\.\./(graddiv/[\w/]+\.py)\)((?:[:,;]? *(?:and )?`\w+[^`]*`)*)", PAGES["equations.md"])
 
 
-def python_blocks(page: str) -> list[str]:
-    """The blocks of a page that are run."""
-    return blocks(PAGES.get(page, ""), "python")
-
-
 WITH_PYTHON = [page for page in PAGES if python_blocks(page)]
-
-
-def all_commands() -> list[tuple[str, str]]:
-    """(page, command) for every call of graddiv, also those under torchrun."""
-    found = []
-    for page, text in PAGES.items():
-        joined = text.replace("\\\n", " ")
-        under_torchrun = [f"graddiv {rest}" for rest in re.findall(r"-m graddiv -- +([^`\n]+)", joined)]
-        found += [(page, command) for command in (*commands(joined, "graddiv"), *under_torchrun)]
-    return list(dict.fromkeys(found))
 
 
 def stand_ins() -> dict[str, Any]:
@@ -73,7 +55,7 @@ def test_there_is_something_to_run() -> None:
 )
 def test_python_blocks(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(BUDGETS, "quick", planted.BUDGET)
+    monkeypatch.setitem(BUDGETS["audit"], "quick", planted.BUDGET)
     namespace = stand_ins()
     with no_type_checks():
         for code in python_blocks(page):

@@ -7,12 +7,10 @@ from pydantic import ValidationError
 from torch.utils.flop_counter import FlopCounterMode
 
 from graddiv.errors import GradDivError
-from graddiv.experiment import parse
+from graddiv.experiment import StartSection, parse
 from graddiv.experiment.cost import BESIDES, work_of_steps
-from graddiv.experiment.schema import StartSection
-from graddiv.networks import architecture
+from graddiv.networks import ARCHITECTURES, architecture
 from graddiv.recipes import recipe
-from graddiv.registries import ARCHITECTURES
 from tests.networks.test_architectures import SHAPES
 
 
@@ -51,13 +49,15 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_name() -> None:
 @pytest.mark.parametrize(
     ("sections", "message"),
     [
-        ({"rse": {}, "pni": {}}, "the sections pni and rse exclude each other"),
+        ({"rse": {}, "pni": {}}, "the sections rse and pni exclude each other"),
         ({"graddiv": {"regularizer": "dpp", "lam": 1}}, "graddiv needs a randomized network: add one of the sections"),
         (
             {"rse": {}, "graddiv": {"regularizer": "dpp", "lam": 1, "at": "adversarial"}},
             "'adversarial', which needs the section adversary",
         ),
         ({"adversary": {"epsilon": float("nan")}}, "adversary.epsilon is nan"),
+        ({"adversary": {"epsilon": 8}}, "adversary: epsilon is 8.0, expected from 0 to 1"),
+        ({"adversary": {"epsilon": 0.1, "mm": 1}}, "adversary.mm: there is no such key, did you mean 'm'?"),
         ({"mixup": {"partners": "XL"}}, "mixup.partners is 'XL', did you mean 'PL'? expected one of OL, PL"),
         (
             {"network": {"architecture": "mnist_ccn"}},
@@ -117,13 +117,13 @@ def test_more_examples_than_there_are() -> None:
 
 def test_an_adversary_of_several_models_costs_as_many_passes() -> None:
     one, five = (work_of_steps(recipe("mnist/adv-bnn", "quick", [f"adversary.n={n}"])) for n in (1, 5))
-    passes = 2 * 5 + recipe("mnist/adv-bnn", "quick").defense.passes
+    passes = 2 * 5 + recipe("mnist/adv-bnn", "quick").rules.passes
     assert five / one == pytest.approx((passes + 4 * 2 * 5) / passes)
 
 
 def test_an_adversary_of_several_models_in_the_second_stage_costs_its_passes_there() -> None:
     one, five = (work_of_steps(recipe("mnist/adv-bnn+control", "quick", [f"stages.0.adversary_n={n}"])) for n in (1, 5))
-    passes = 2 * 5 + recipe("mnist/adv-bnn", "quick").defense.passes
+    passes = 2 * 5 + recipe("mnist/adv-bnn", "quick").rules.passes
     assert five / one == pytest.approx((15 * passes + 3 * 4 * 2 * 5) / (15 * passes))
 
 

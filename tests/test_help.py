@@ -11,13 +11,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import graddiv
-from graddiv.auditing import BUDGETS, Audit
-from graddiv.auditing.numbers import Estimate, ThreeNumbers
+from graddiv.evaluation.budget import BUDGETS
+from graddiv.evaluation.card import Audit
+from graddiv.evaluation.judgement import Estimate, ThreeNumbers
 from tests.audit import planted
 from tests.helpers import CLASSES, convnet, images, labels, no_type_checks, with_dropout
 
-RAISED = {"GradDivError", "GradDivWarning"}
-NAMES = [name for name in graddiv.__all__ if not name.startswith("__") and name not in RAISED]
+NOT_CALLED = {"GradDivError", "GradDivWarning", "attacks", "data", "networks"}
+NAMES = [name for name in graddiv.__all__ if not name.startswith("__") and name not in NOT_CALLED]
 SLOW = ("audit",)
 
 
@@ -48,7 +49,7 @@ def stand_ins() -> dict[str, Any]:
 @pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NAMES])
 def test_the_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(BUDGETS, "quick", planted.BUDGET)
+    monkeypatch.setitem(BUDGETS["audit"], "quick", planted.BUDGET)
     code = example(text_of(name))
     assert re.search(rf"\b{name}\b|\bF\.", code), f"help(graddiv.{name}) has no example of it:\n{code}"
     with no_type_checks():

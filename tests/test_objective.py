@@ -5,19 +5,10 @@ import torch
 from torch.nn.functional import cross_entropy
 
 import graddiv
-from graddiv import (
-    Adversary,
-    GradDiv,
-    GradDivError,
-    GradDivWarning,
-    Objective,
-    RandomizedNetwork,
-    bayesian,
-    randomize,
-)
+from graddiv import Adversary, GradDiv, GradDivError, GradDivWarning, Objective, RandomizedNetwork, bayesian, randomize
 from graddiv.attacks import EOT, PGD
-from graddiv.extras import EXTRAS, explained, require
-from graddiv.rules import Minibatch, Rules
+from graddiv.errors import EXTRAS, explained, require
+from graddiv.networks.defense import Minibatch, Rules
 from graddiv.seeding import fold
 from tests.helpers import (
     STOCHASTIC,
@@ -127,7 +118,7 @@ def test_mistakes_are_told() -> None:
 
 
 def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graddiv.extras.find_spec", lambda name: None if name == "jinja2" else name)
+    monkeypatch.setattr("graddiv.errors.find_spec", lambda name: None if name == "jinja2" else name)
     require("cli")
     with pytest.raises(GradDivError, match=r"jinja2 is not installed: pip install 'graddiv\[report\]'"):
         require("report")

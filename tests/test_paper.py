@@ -2,42 +2,54 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import pytest
 
+from graddiv import store
 from graddiv.attacks import PGD, Attack
+from graddiv.data import load
 from graddiv.distributed import ALONE
 from graddiv.errors import GradDivError
-from graddiv.evaluation.batches import Job
-from graddiv.evaluation.checklist import Settings
+from graddiv.evaluation.budget import BUDGETS, Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.paper.costs import seconds_to_train
-from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO
-from graddiv.paper.entry import EFFORTS, Effort
-from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, Request, plan_report, plan_runs
+from graddiv.experiment import Experiment
+from graddiv.paper import entries, tasks
+from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO, STUDY, ZOO, entries_of, targets
+from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
+from graddiv.paper.planning import Request, seconds_to_train
 from graddiv.paper.published import PaperValues
-from graddiv.paper.stages import StageRunner, claim, stages_of
-from graddiv.paper.study import STUDY, STUDY_WHOLE, ZOO
-from graddiv.paper.targets import entries_of, targets
-from graddiv.recipes import recipe, title
-from graddiv.report.figures import FIGURES
+from graddiv.paper.tasks import TaskRunner, claim, tasks_of
+from graddiv.recipes import SCALES, recipe, title
+from graddiv.report.output import RENDERERS
+from graddiv.report.page import render
 from graddiv.report.plan import PLAN, Plan
-from graddiv.report.renderers import RENDERERS, render
 
-TINY = Effort(6, 1, "demo", 2, (2,), 2, 4, 2, 2, sweep_n=(1, 2), sweep_m=(1, 2), grid=5, suite_m=2, batch=6, draws=3)
-ASKED = Settings(
-    n=2, m=2, queries=4, radii=(0.5, 1.0), samples=4, images=2, n_values=(1, 2), m_values=(1, 2), restarts=(1, 2)
+TINY = Budget(
+    examples=6, suite="demo", n=2, curve_n=(2,), m=2, gradients=4, models=2, curve_radii=2, sweep_n=(1, 2),
+    sweep_m=(1, 2), grid=5, suite_m=2, batch=6, draws=3,
+)  # fmt: skip
+ASKED = Budget(
+    n=2,
+    m=2,
+    queries=4,
+    radii=(0.5, 1.0),
+    random_points=4,
+    random_images=2,
+    sweep_n=(1, 2),
+    sweep_m=(1, 2),
+    restarts=(1, 2),
 )
 SETTINGS = ["training.epochs=1", "training.batch=16", "training.decays=[]", "data.examples=32", "network.width=0.05"]
 
 
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(EFFORTS, "demo", TINY)
+    monkeypatch.setitem(BUDGETS["scale"], "demo", TINY)
 
 
 def computed_again(*arguments: object, **options: object) -> NoReturn:
@@ -47,30 +59,30 @@ def computed_again(*arguments: object, **options: object) -> NoReturn:
 def reproduced(
     names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: Sequence[str] = SETTINGS
 ) -> Path:
-    """The page of these entries, once carried out; going through their stages again does nothing."""
+    """The page of these entries, once carried out; going through their tasks again does nothing."""
     chosen = [entry for name in names for entry in entries_of(name)]
     request = Request(chosen, "demo", "mnist-mini", settings)
-    planned = stages_of(request, tmp_path / "runs")
-    runner = StageRunner(ALONE, checklist=ASKED)
-    for stage in planned:
-        runner.carry_out(stage)
-    assert all(runner.seconds(stage) == 0 for stage in planned)
+    planned = tasks_of(request, tmp_path / "runs")
+    runner = TaskRunner(ALONE, checklist=ASKED)
+    for task in planned:
+        runner.carry_out(task)
+    assert all(runner.seconds(task) == 0 for task in planned)
     with monkeypatch.context() as watched:
         watched.setattr(Attack, "__call__", computed_again)
-        watched.setattr(Job, "write_batch", computed_again)
+        watched.setattr("graddiv.evaluation.run._Files.keep", computed_again)
         watched.setattr("graddiv.training.loop._Training._step", computed_again)
-        for stage in planned:
-            runner.carry_out(stage)
-    return render(plan_report(request, tmp_path / "runs"), tmp_path / "out", PaperValues)[0]
+        for task in planned:
+            runner.carry_out(task)
+    return render(request.report(tmp_path / "runs"), tmp_path / "out", PaperValues)[0]
 
 
 def test_every_entry_names_what_exists() -> None:
     needs = {*ATTACKED, *MEASUREMENTS, CHECKLIST_NEED}
-    for entry in (*ENTRIES.values(), *DEMO, *STUDY, STUDY_WHOLE, ZOO):
-        assert {render.renderer for render in entry.renders} <= set(RENDERERS), entry.name
-        assert set(entry.needs) <= needs, entry.name
+    for entry in (*ENTRIES.values(), *DEMO, *QUICK_DEMO, *STUDY, ZOO):
+        assert {render.draw for render in entry.renders} <= set(RENDERERS), entry.name
+        assert {need.name for need in entry.needs} <= needs, entry.name
         for scale in entry.scales:
-            assert entry.experiments(scale, None, ())
+            assert entry.experiments(scale) or entry.found
     assert set(targets()) == {
         "demo",
         "mnist",
@@ -78,16 +90,14 @@ def test_every_entry_names_what_exists() -> None:
         "stl10",
         "mnist-study",
         "zoo",
-        "study-whole",
-        *(e.name for e in STUDY),
+        *(e.name for e in STUDY if not e.found),
         *ENTRIES,
     }
 
 
 def test_every_renderer_draws_something_of_the_papers_or_of_our_own() -> None:
-    drawn = {render.renderer for entry in (*ENTRIES.values(), *STUDY, ZOO) for render in entry.renders}
+    drawn = {render.draw for entry in (*ENTRIES.values(), *STUDY, ZOO) for render in entry.renders}
     assert drawn == set(RENDERERS)
-    assert set(FIGURES) < drawn
 
 
 @pytest.mark.parametrize(
@@ -97,30 +107,30 @@ def test_every_renderer_draws_something_of_the_papers_or_of_our_own() -> None:
         ("mnist-study", "quick"),
         ("zoo", "quick"),
         ("zoo", "demo"),
-        *((data, scale) for data in ("mnist", "cifar10", "stl10") for scale in EFFORTS),
+        *((data, scale) for data in ("mnist", "cifar10", "stl10") for scale in SCALES),
     ],
 )
-def test_the_plan_names_exactly_the_records_that_the_stages_make(target: str, scale: str) -> None:
+def test_the_plan_names_exactly_the_records_that_the_tasks_make(target: str, scale: str) -> None:
     chosen = entries_of(target)
     made = {
-        (stage.directory.name, name)
-        for stage in stages_of(Request(chosen, scale), Path("runs"))
-        if stage.need is not None
-        for name in stage.plan.files(stage.need)
+        (task.directory.name, name)
+        for task in tasks_of(Request(chosen, scale), Path("runs"))
+        if task.need is not None
+        for name in task.compared.files(task.need)
     }
-    plan = plan_report(Request(chosen, scale), Path("runs"))
+    plan = Request(chosen, scale).report(Path("runs"))
     named = {(run, name) for item in plan.items for run, files in item.records.items() for name in files}
     assert named == made
     assert len({item.name for item in plan.items}) == len(plan.items), "no two write the same files"
 
 
-def test_a_stage_is_planned_once_and_training_comes_first() -> None:
-    planned = stages_of(Request(entries_of("mnist"), "quick"), Path("runs"))
-    assert len({(stage.directory, stage.need) for stage in planned}) == len(planned)
+def test_a_task_is_planned_once_and_training_comes_first() -> None:
+    planned = tasks_of(Request(entries_of("mnist"), "quick"), Path("runs"))
+    assert len({(task.directory, task.need) for task in planned}) == len(planned)
     seen = set()
-    for stage in planned:
-        assert stage.need is None or stage.directory in seen
-        seen.add(stage.directory)
+    for task in planned:
+        assert task.need is None or task.directory in seen
+        seen.add(task.directory)
 
 
 def test_demos_and_the_study_do_not_share_run_directories() -> None:
@@ -130,12 +140,12 @@ def test_demos_and_the_study_do_not_share_run_directories() -> None:
         Request(entries_of("demo"), "demo"),
         Request(entries_of("mnist-study"), "quick"),
     ]
-    quick, full, study = ({stage.directory for stage in stages_of(each, Path("runs"))} for each in requests)
+    quick, full, study = ({task.directory for task in tasks_of(each, Path("runs"))} for each in requests)
     assert not quick & full
     assert not (quick | full) & study
     for request in requests:
-        planned = {Path(run.path) for run in plan_report(request, Path("runs")).runs.values()}
-        assert planned == {stage.directory for stage in stages_of(request, Path("runs"))}
+        planned = {Path(run.path) for run in request.report(Path("runs")).runs.values()}
+        assert planned == {task.directory for task in tasks_of(request, Path("runs"))}
 
 
 def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
@@ -148,15 +158,15 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
 
 
 def test_items_of_several_entries_say_what_they_look_into() -> None:
-    alone = plan_report(Request(entries_of("study-longer"), "quick"), Path("runs"))
+    alone = Request(entries_of("study-longer"), "quick").report(Path("runs"))
     assert {item.about for item in alone.items} == {""}
-    study = plan_report(Request(entries_of("mnist-study"), "quick"), Path("runs"))
+    study = Request(entries_of("mnist-study"), "quick").report(Path("runs"))
     abouts = [item.about for item in study.items if item.renderer == "accuracy-epsilon"]
     assert len(set(abouts)) == len(abouts) > 3
 
 
 def test_seeds_are_trainings_of_one_method() -> None:
-    plan = plan_report(Request(entries_of("kappa-mnist"), "quick", seeds=(3, 5)), Path("runs"))
+    plan = Request(entries_of("kappa-mnist"), "quick", seeds=(3, 5)).report(Path("runs"))
     assert len(plan.runs) == 4
     assert sorted(run.title for run in plan.runs.values()) == ["Adv-BNN"] * 2 + ["Adv-BNN + GradDiv"] * 2
 
@@ -165,19 +175,18 @@ def test_what_the_paper_says_is_what_is_compared() -> None:
     """The choices of its text: which networks, at which radius, with how many models."""
     transfer, boundary = ENTRIES["transfer"], ENTRIES["boundary"]
     assert transfer.methods == ("adv-bnn", "adv-bnn+graddiv-dpp")
-    assert [e.regularization.regularizer for e in boundary.experiments("paper", None, ()) if e.regularization] == [
-        "dpp"
-    ]
-    [run] = [r for r in stages_of(Request([ENTRIES["n-sensitivity"]], "paper"), Path("runs")) if r.need == "sweep-n"][
-        :1
-    ]
-    assert {cell.epsilon for cell in run.plan.cells("sweep-n") if cell.attack} == {0.38}
+    regularizers = [e.regularization.regularizer for e, _ in boundary.experiments("paper") if e.regularization]
+    assert regularizers == ["dpp"]
+    run, *_ = compared("n-sensitivity")
+    assert {cell.epsilon for cell in run.cells("sweep-n") if cell.attack} == {0.38}
     for need in ("increase", "transfer"):
-        assert run.plan.measurement_settings(need).epsilon == 0.4
-    [rse, _] = [
-        r for r in stages_of(Request([ENTRIES["table-rse"]], "paper"), Path("runs")) if r.need == "curve-n1-repeated"
-    ]
-    assert {cell.mode for cell in rse.plan.cells("curve-n1-repeated") if cell.attack} == {"eot1"}
+        assert run.measured_at(need) == 0.4
+    rse, _ = compared("table-rse")
+    assert {cell.mode for cell in rse.cells("curve-n1-repeated") if cell.attack} == {"eot1"}
+
+
+def compared(target: str, scale: str = "paper") -> list[ComparedRun]:
+    return [run for run, _ in Request(entries_of(target), scale).needs().values()]
 
 
 def test_a_report_of_another_target_is_not_overwritten(tmp_path: Path) -> None:
@@ -205,6 +214,49 @@ def test_one_figure_from_nothing_to_its_files(tmp_path: Path, monkeypatch: pytes
     assert set(item.records.values()) == {("gradients.record",)}
 
 
+@pytest.mark.usefixtures("_tiny")
+def test_estimates_build_nothing_and_each_run_is_built_once_for_training_and_once_for_all_that_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted: Counter[str] = Counter()
+    monkeypatch.setattr(entries, "_recipe", cache(counting(recipe, counted)))
+    monkeypatch.setattr(Experiment, "build", counting(Experiment.build, counted))
+    monkeypatch.setattr(tasks, "load", counting(load, counted))
+    request = Request([ENTRIES["scatter"], ENTRIES["kappa-mnist"]], "demo", "mnist-mini", SETTINGS)
+    planned, runner = tasks_of(request, tmp_path), TaskRunner(ALONE)
+    request.report(tmp_path)
+    for task in planned:
+        runner.seconds(task)
+    assert counted["build"] == 0
+    for task in planned:
+        runner.carry_out(task)
+    runs = len(request.needs())
+    assert counted == {"recipe": 2 * runs, "build": 2 * runs, "load": 1}
+
+
+@pytest.mark.usefixtures("_tiny")
+def test_each_record_is_written_once_and_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: Counter[str] = Counter()
+    for name in ("read_arrays", "write_arrays"):
+        monkeypatch.setattr(store, name, counting(getattr(store, name), counted))
+    request = Request([ENTRIES["scatter"], ENTRIES["kappa-mnist"]], "demo", "mnist-mini", SETTINGS)
+    runner = TaskRunner(ALONE)
+    for task in tasks_of(request, tmp_path / "runs"):
+        runner.carry_out(task)
+    records = len(list(tmp_path.rglob("*.record")))
+    assert counted == {"write_arrays": records}
+    render(request.report(tmp_path / "runs"), tmp_path / "out", PaperValues)
+    assert counted == {"write_arrays": records, "read_arrays": records}
+
+
+def counting(function: Callable[..., Any], counted: Counter[str]) -> Callable[..., Any]:
+    def call(*arguments: Any, **options: Any) -> Any:
+        counted[function.__name__] += 1
+        return function(*arguments, **options)
+
+    return call
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("_tiny")
 def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
@@ -224,7 +276,7 @@ def test_the_demo_attacks_the_shipped_networks_and_trains_one_on(
 @pytest.mark.usefixtures("_tiny")
 def test_the_table_of_the_literatures_defenses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     methods = ("no-defense", "ensemble", "smoothing", "jpeg")  # test_loop trains all of them
-    monkeypatch.setattr("graddiv.paper.targets.ZOO", replace(ZOO, methods=methods))
+    monkeypatch.setattr("graddiv.paper.entries.ZOO", ZOO.model_copy(update={"methods": methods}))
     reproduced(["zoo"], tmp_path, monkeypatch)
     table = (tmp_path / "out" / "zoo.md").read_text()
     rows = {line.split("|")[1].strip(): line.split("|")[2:-1] for line in table.splitlines() if line.startswith("|")}
@@ -265,16 +317,22 @@ def test_every_table_and_figure_renders(tmp_path: Path, monkeypatch: pytest.Monk
     ],
 )
 def test_an_override_is_for_the_recipes_that_have_its_section(override: str, taken_by: set[str]) -> None:
-    entry = replace(ENTRIES["kappa-mnist"], methods=("no-defense", "rse+graddiv", "adv-bnn", "adv-bnn+graddiv"))
-    plain, changed = (plan_runs(Request([entry], "quick", overrides=o)) for o in ([], [override]))
+    methods = ("no-defense", "rse+graddiv", "adv-bnn", "adv-bnn+graddiv")
+    entry = ENTRIES["kappa-mnist"].model_copy(update={"methods": methods})
+    plain, changed = (Request([entry], "quick", overrides=o).needs() for o in ([], [override]))
     assert len(changed) == len(plain)
     assert {run.experiment.method for name, (run, _) in changed.items() if name not in plain} == taken_by
 
 
 def test_an_override_may_be_for_a_section_that_an_entry_adds() -> None:
-    entries = entries_of("study-scratch")
-    [run] = Request(entries, "quick", overrides=["graddiv.lam=3"]).runs(*entries).values()
-    assert run.experiment.lam == 3
+    runs = Request(entries_of("study-variants"), "quick", overrides=["graddiv.lam=3"]).needs().values()
+    assert {run.experiment.lam for run, _ in runs} == {3}
+    assert "Adv-BNN + GradDiv from scratch" in {run.title for run, _ in runs}
+
+
+@pytest.mark.parametrize("former", ["study-adversarial", "study-scratch"])
+def test_former_names_of_targets_still_work(former: str) -> None:
+    assert entries_of(former) == entries_of("study-variants")
 
 
 @pytest.mark.parametrize("target", ["rotation", "demo"])
@@ -290,34 +348,35 @@ def test_networks_that_come_trained_have_no_recipe_to_change() -> None:
 
 
 def test_every_training_of_the_study_has_a_label_of_its_own() -> None:
-    planned = stages_of(Request(entries_of("mnist-study"), "quick"), Path("runs"))
-    labels = [stage.label for stage in planned]
+    planned = tasks_of(Request(entries_of("mnist-study"), "quick"), Path("runs"))
+    labels = [task.label for task in planned]
     assert len(set(labels)) == len(labels)
-    assert "train Adv-BNN + GradDiv on mnist (lambda 1), as in study-scratch" in labels
+    assert "train Adv-BNN + GradDiv from scratch on mnist (lambda 1)" in labels
+    assert "measure suite (close) of Adv-BNN on mnist" in labels
 
 
 def test_a_first_stage_that_is_taken_over_takes_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("graddiv.experiment.probe.multiplications_per_second", lambda experiment, device: 1.0)
-    trainings = [s for s in stages_of(Request(entries_of("scatter"), "quick"), tmp_path) if s.need is None]
-    base, second = (stage.plan.experiment.work for stage in trainings)
-    runner = StageRunner(ALONE)
+    monkeypatch.setattr("graddiv.experiment.cost.multiplications_per_second", lambda experiment, device: 1.0)
+    trainings = [s for s in tasks_of(Request(entries_of("scatter"), "quick"), tmp_path) if s.need is None]
+    base, second = (task.compared.experiment.work for task in trainings)
+    runner = TaskRunner(ALONE)
     assert runner.seconds(trainings[0]) == base
     assert runner.seconds(trainings[1]) == pytest.approx(second - base, rel=0.01)
     assert seconds_to_train(entries_of("scatter"), "quick", lambda _: 1.0) == pytest.approx(second, rel=0.01)
-    [alone] = [s for s in stages_of(Request(entries_of("study-lambda"), "quick"), tmp_path) if s.need is None][:1]
-    assert runner.seconds(alone) == alone.plan.experiment.work, "nothing to take over"
+    [alone] = [s for s in tasks_of(Request(entries_of("study-lambda"), "quick"), tmp_path) if s.need is None][:1]
+    assert runner.seconds(alone) == alone.compared.experiment.work, "nothing to take over"
 
 
 @pytest.mark.parametrize("name", ["table-mnist", "table-cifar10", "table-stl10", "table-rse"])
 @pytest.mark.parametrize("scale", ["quick", "paper"])
 def test_tables_that_people_quote_have_three_repeats(name: str, scale: str) -> None:
-    for run, needs in plan_runs(Request([ENTRIES[name]], scale)).values():
+    for run, needs in Request([ENTRIES[name]], scale).needs().values():
         for need in needs:
-            assert {cell.repeat for cell in run.cells(need)} == {0, 1, 2}
+            assert {cell.repeat for cell in run.cells(need.name)} == {0, 1, 2}
 
 
 def test_the_whole_schedule_is_the_papers_at_a_quarter_of_its_width() -> None:
-    for run, _ in plan_runs(Request(entries_of("study-whole"), "quick")).values():
+    for run, _ in Request(entries_of("study-whole"), "quick").needs().values():
         whole = recipe(f"mnist/{run.experiment.method}", "paper", ["network.width=0.25"])
         assert run.experiment.digest == whole.digest
         assert (whole.epochs, whole.training.batch, whole.training.decays) == (60, 128, (30,))
@@ -328,7 +387,7 @@ def test_the_whole_schedule_is_the_papers_at_a_quarter_of_its_width() -> None:
 
 
 def test_budgets_grow_at_four_radii() -> None:
-    run, *_ = Request(entries_of("study-close"), "quick").runs(*entries_of("study-close")).values()
+    run, *_ = compared("study-close", "quick")
     attacked = [cell for cell in run.cells("budgets") if cell.attack]
     assert {cell.epsilon for cell in attacked} == {0.3, 0.34, 0.36, 0.38}
     assert len(attacked) == 4 * 4
@@ -337,7 +396,7 @@ def test_budgets_grow_at_four_radii() -> None:
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_adversary_of_training_is_that_of_the_recipe(n: int) -> None:
     request = Request(entries_of("study-longer"), "quick", overrides=[f"stages.0.adversary_n={n}"])
-    for plan, _ in plan_runs(request).values():
+    for plan, _ in request.needs().values():
         clean, cell = plan.cells("of-training")
         assert clean.attack is None
         assert (cell.attack, cell.n, cell.epsilon) == (PGD(m=5, alpha=0.4), n, 0.3)

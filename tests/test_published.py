@@ -2,19 +2,19 @@
 
 import pytest
 
-from graddiv.paper import published
-from graddiv.paper.published import TRAINED_AT, PaperValues, PublishedCell, Value
+from graddiv.paper.published import TRAINED_AT, PaperValues, rows
 from graddiv.records import PAPER_ROWS
+from graddiv.report.comparison import PublishedValue as Value
 
 
 def test_table_1_has_every_cell() -> None:
-    table = published.table1()
+    table = {(row["attack"], row["method"]): row for row in rows("table1")}
     random, deterministic = ("rse", "pni", "mi", "adv-bnn", "adv-bnn+graddiv"), ("no-defense", "adv-train")
-    rows = {"clean", *PAPER_ROWS, "Total"}
-    modes = {row for row in rows if not row.startswith("EOT")}
-    assert set(table) == {(row, m) for row in rows for m in random} | {(row, m) for row in modes for m in deterministic}
-    assert all(0 <= value.mean <= 100 for value in table.values())
-    assert all((value.std is None) == (method in deterministic) for (_, method), value in table.items())
+    attacks = {"clean", *PAPER_ROWS, "Total"}
+    modes = {attack for attack in attacks if not attack.startswith("EOT")}
+    assert set(table) == {(a, m) for a in attacks for m in random} | {(a, m) for a in modes for m in deterministic}
+    assert all(0 <= row["mean"] <= 100 for row in table.values())
+    assert all((row["std"] is None) == (method in deterministic) for (_, method), row in table.items())
 
 
 @pytest.mark.parametrize(
@@ -29,32 +29,29 @@ def test_table_1_has_every_cell() -> None:
     ],
 )
 def test_table_1(attack: str, method: str, expected: Value) -> None:
-    assert published.table1()[attack, method] == expected
     assert PaperValues("cifar10", 8 / 255).value(method, attack, 8 / 255, n=10) == expected
 
 
 @pytest.mark.parametrize(
-    ("cell", "expected"),
+    ("data", "attack", "n", "method", "epsilon", "expected"),
     [
-        (PublishedCell("mnist", "clean", None, "no-defense", 0.0), 99.41),
-        (PublishedCell("mnist", "EOT-PGD", None, "adv-train", 0.34), 50.26),
-        (PublishedCell("mnist", "EOT-PGD", 20, "adv-bnn+graddiv", 0.4), 15.57),
-        (PublishedCell("mnist", "EOT-FGSM", None, "adv-bnn", 0.32), 97.28),
-        (PublishedCell("cifar10", "EOT-PGD", 1, "rse+graddiv", 0.03), 36.95),
-        (PublishedCell("cifar10", "EOT-FGSM", None, "rse", 0.07), 4.12),
+        ("mnist", "clean", None, "no-defense", 0.0, 99.41),
+        ("mnist", "EOT-PGD", None, "adv-train", 0.34, 50.26),
+        ("mnist", "EOT-PGD", 20, "adv-bnn+graddiv", 0.4, 15.57),
+        ("mnist", "EOT-FGSM", None, "adv-bnn", 0.32, 97.28),
+        ("cifar10", "EOT-PGD", 1, "rse+graddiv", 0.03, 36.95),
+        ("cifar10", "EOT-FGSM", None, "rse", 0.07, 4.12),
     ],
 )
-def test_supplement(cell: PublishedCell, expected: float) -> None:
-    assert published.supplement()[cell].mean == expected
-    values = PaperValues(cell.data, TRAINED_AT[cell.data])
-    assert values.value(cell.method, cell.attack, cell.epsilon, cell.n) is not None
+def test_supplement(data: str, attack: str, n: int | None, method: str, epsilon: float, expected: float) -> None:
+    assert PaperValues(data, TRAINED_AT[data]).value(method, attack, epsilon, n) == Value(expected)
 
 
 def test_the_supplement_is_whole() -> None:
-    assert len(published.supplement()) == 410
+    assert len(rows("supplement")) == 410
     assert PaperValues("mnist", 0.3).epsilons() == [0.1, 0.2, 0.3, 0.32, 0.34, 0.36, 0.38, 0.4]
     assert len(PaperValues("stl10", 0.03).epsilons()) == len(PaperValues("cifar10", 8 / 255).epsilons()) == 7
-    assert all(0 <= value.mean <= 100 for value in published.supplement().values())
+    assert all(0 <= row["accuracy"] <= 100 for row in rows("supplement"))
 
 
 def test_a_curve_starts_with_the_clean_accuracy_of_its_own_table() -> None:
@@ -104,9 +101,10 @@ def test_the_eot_rows_of_table_1_are_of_10_models() -> None:
     ],
 )
 def test_the_numbers_of_the_text(figure: str, data: str, epsilon: float, expected: dict[str, list[float]]) -> None:
-    found = [statement for statement in published.text() if statement.figure == figure]
-    assert {s.data for s in found} == {data}
-    assert {s.method: [t.value for t in found if t.method == s.method] for s in found} == expected
+    found = [row for row in rows("text") if row["figure"] == figure]
+    assert {row["data"] for row in found} == {data}
+    assert {m: [row["value"] for row in found if row["method"] == m] for m in expected} == expected
+    assert {row["method"] for row in found} == set(expected)
     trained_at = TRAINED_AT[data]
     said = PaperValues(data, trained_at).said(figure, epsilon)
     assert all(f"{value:g} ({method})" in said for method, values in expected.items() for value in values)
@@ -116,7 +114,7 @@ def test_the_numbers_of_the_text(figure: str, data: str, epsilon: float, expecte
 
 
 def test_there_is_no_other_number_of_the_text() -> None:
-    assert len(published.text()) == 11
+    assert len(rows("text")) == 11
 
 
 def test_without_adversarial_training_radii_are_the_papers_own() -> None:

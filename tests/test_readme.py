@@ -13,21 +13,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from graddiv.auditing import BUDGETS
 from graddiv.cli import app
+from graddiv.evaluation.budget import BUDGETS
 from graddiv.recipes import recipe
 from graddiv.training import train
 from tests.audit.planted import BUDGET
-from tests.helpers import no_type_checks
-from tests.markdown import blocks, commands
+from tests.helpers import SETTINGS, no_type_checks
+from tests.markdown import README, ROOT, blocks, commands
 
-ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text()
-
-SETTINGS = (
-    *("data.name=mnist-mini", "data.examples=8", "network.width=0.05", "adversary.m=1"),
-    *("training.epochs=1", "training.batch=4", "training.decays=[]"),
-)
 SECOND_STAGE = ("stages.0.epochs=1", "stages.0.decays=[]")
 HELP = ("--help",)
 
@@ -67,7 +60,7 @@ def test_there_is_something_to_run() -> None:
 @pytest.mark.parametrize("code", [pytest.param(c, marks=[pytest.mark.slow] if "audit(" in c else []) for c in PYTHON])
 def test_python_blocks(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each is a whole program; small is only how many steps it takes, how many digits it sees, and the budget."""
-    monkeypatch.setitem(BUDGETS, "quick", BUDGET)
+    monkeypatch.setitem(BUDGETS["audit"], "quick", BUDGET)
     monkeypatch.chdir(tmp_path)
     small = re.sub(r"range\((?:200|300)\):", "range(10):", code).replace("range(100)", "range(12)")
     small = small.replace("warmup=50, rampup=100", "warmup=2, rampup=2")

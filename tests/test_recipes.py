@@ -111,7 +111,7 @@ def test_overrides() -> None:
             r"(?s)'lr'.*'method.x=1'.*has 1 mistake.*\.l:",
         ),
         ("mnist/adv-bnn", "paper", ("lr", "method.x=1"), r"^--set 'lr': .*\n--set 'method.x=1': [^\n]*$"),
-        ("nowhere.toml", "paper", (), r"there is no recipe nowhere\.toml: 'graddiv recipes show NAME' prints one"),
+        ("nowhere.toml", "paper", (), r"there is no recipe nowhere\.toml: 'graddiv recipes NAME' prints one"),
     ],
 )
 def test_mistakes(name: str, scale: str, overrides: tuple[str, ...], message: str) -> None:

@@ -1,6 +1,9 @@
 """What is registered is all there is to a new data set, architecture, defense, regularizer or attack."""
 
-from collections.abc import Callable, Sequence
+import math
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,18 +15,18 @@ from typer.testing import CliRunner
 
 from graddiv.attacks import Attack
 from graddiv.attacks.attack import Problem
-from graddiv.attacks.registry import ATTACKS, RegisteredAttack, suite
+from graddiv.attacks.suites import ATTACKS, RegisteredAttack, suite
 from graddiv.cli import app
-from graddiv.data import SOURCES, Dataset, Source
-from graddiv.data.source import Part, RawExamples
+from graddiv.data import SOURCES, Source
+from graddiv.data.dataset import Part, RawExamples
+from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError
 from graddiv.evaluation.measurements import MEASUREMENTS
-from graddiv.experiment import DEFENSES, Defense
-from graddiv.networks import RandomizedNetwork
-from graddiv.networks.weight_noise import WeightNoise
+from graddiv.networks import ARCHITECTURES, DEFENSES, Defense, RandomizedNetwork, Rules, WeightNoise
+from graddiv.networks.architectures import Architecture
 from graddiv.recipes import recipe
 from graddiv.records import PAPER_ATTACKS, read_all
-from graddiv.registries import ARCHITECTURES, REGULARIZERS, Architecture, Registry
+from graddiv.registries import MOST, Range, Registry
 from graddiv.report.figures.training import MEASURES
 from graddiv.runs import Run
 from graddiv.seeding import isolated
@@ -78,16 +81,14 @@ class ToyNoise(WeightNoise):
         return torch.full_like(self.module.get_parameter(name), self.sigma)
 
 
-class ToyDefense(Defense):
-    """Noise of one sigma on all weights, and a penalty on their size."""
+@dataclass(frozen=True)
+class ToyRules(Rules):
+    """A penalty on the size of the weights."""
 
-    sigma: float = 0.1
-
-    def build(self, module: nn.Module, shape: tuple[int, ...], examples: Callable[[], Dataset]) -> RandomizedNetwork:
-        return ToyNoise(module, self.sigma)
+    weight: float = 1.0
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
-        return {"size": sum(p.square().sum() for p in F.parameters()) / examples}
+        return {"size": self.weight * sum(p.square().sum() for p in F.parameters()) / examples}
 
 
 def toy_regularizer(v: Tensor) -> Tensor:
@@ -121,7 +122,7 @@ def toys(monkeypatch: pytest.MonkeyPatch) -> None:
     """Register one of each kind, for this test alone."""
     monkeypatch.setitem(SOURCES, "toy-data", TOY_DATA)
     monkeypatch.setitem(ARCHITECTURES, "toy-network", Architecture(toy_network, 48))
-    monkeypatch.setitem(DEFENSES, "toy-defense", ToyDefense)
+    monkeypatch.setitem(DEFENSES, "toy-defense", Defense(ToyNoise, ToyRules))
     monkeypatch.setitem(REGULARIZERS, "toy-regularizer", toy_regularizer)
     monkeypatch.setitem(ATTACKS, "toy-attack", RegisteredAttack(ToyAttack(), {"demo": 2}))
     monkeypatch.setattr("graddiv.performance.keep_memory", lambda: True)  # not for the other tests of this process
@@ -159,7 +160,7 @@ def test_from_a_recipe_to_a_report(toy_recipe: Path, tmp_path: Path) -> None:
     assert {"brighter-eot2-m3-eps0.1-r0.record", "fgsm-fixed-m1-eps0.1-r0.record"} <= {
         path.name for path in run.records.iterdir()
     }
-    assert "EOT^1-Brighter" in graddiv("records", run.path)
+    assert "EOT^1-Brighter" in graddiv("report", "--records", run.path)
     assert {r.method for r in read_all(run.records)} == {"toy-defense"}
 
     graddiv("measure", run.path, "--what", "concentration", "--n", 3, "--epsilon", 0.1)
@@ -205,6 +206,14 @@ def test_what_is_not_registered_is_unknown(toy_recipe: Path) -> None:
         recipe(str(toy_recipe))
 
 
+@pytest.mark.parametrize(
+    ("value", "expected"), [(0, "a number >= 1$"), (math.nan, "a number >= 1$"), ("a", "a number"), (2e9, "<= 1e")]
+)
+def test_a_range_names_the_limit_that_matters(value: float | str, expected: str) -> None:
+    with pytest.raises(GradDivError, match=f"m is {value!r}, expected .*{expected}"):
+        Range(ge=1, le=MOST).check("m", value)
+
+
 def test_a_registry_suggests_the_nearest_name() -> None:
     registry = Registry("fruit", {"apple": 1, "pear": 2})
     assert registry["pear"] == 2
@@ -212,6 +221,64 @@ def test_a_registry_suggests_the_nearest_name() -> None:
         GradDivError, match=r"^unknown fruit 'aple', did you mean 'apple'\? expected one of apple, pear$"
     ):
         _ = registry["aple"]
+
+
+PLUGIN = """
+from graddiv.attacks import PGD
+from graddiv.attacks.suites import ATTACKS, RegisteredAttack
+from graddiv.data import SOURCES
+from graddiv.diversity import REGULARIZERS
+from graddiv.evaluation.inspection import CHECKS, check
+from graddiv.evaluation.measurements import MEASUREMENTS
+from graddiv.networks import bayesian, defense
+from graddiv.report.output import RENDERERS
+
+REGULARIZERS["first"] = lambda v: v[0].double().sum(1)
+ATTACKS["one-step"] = RegisteredAttack(PGD(m=1), {})
+SOURCES["digits"] = SOURCES["mnist-mini"]
+MEASUREMENTS["loudness"] = RENDERERS["loudness"] = None
+
+@check("nothing is wrong")
+def nothing(look): ...
+
+@defense("loud")
+def loud(module, sigma: float = 3.0):
+    return bayesian(module, sigma)
+"""
+
+ASKED = """
+import pkgutil, graddiv
+from importlib import import_module
+from graddiv.registries import MOST, Range, Registry
+for module in pkgutil.walk_packages(graddiv.__path__, "graddiv."):
+    if not module.name.endswith("__main__"):
+        import_module(module.name)
+assert Registry.plugins, "the package is imported before plugins are: they import it"
+from graddiv.attacks.suites import ATTACKS
+from graddiv.evaluation.inspection import CHECKS
+from graddiv.evaluation.measurements import MEASUREMENTS
+from graddiv.recipes import recipe
+from graddiv.report.output import RENDERERS
+e = recipe("mnist-mini/rse", "demo", ["rse=none", "loud.sigma=2", "graddiv.regularizer=first", "graddiv.lam=1",
+    "data.name=digits"])
+print(e.build().prior_sigma, "one-step" in ATTACKS, "nothing" in CHECKS)
+print("loudness" in MEASUREMENTS, "loudness" in RENDERERS)
+"""
+
+
+def test_another_package_registers_through_an_entry_point(tmp_path: Path) -> None:
+    """A distribution of two plugins, one of which is broken: that one is told of and left out."""
+    (tmp_path / "loudness.py").write_text(PLUGIN)
+    (tmp_path / "loudness-1.0.dist-info").mkdir()
+    (tmp_path / "loudness-1.0.dist-info" / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: loudness\nVersion: 1.0\n"
+    )
+    entries = "[graddiv.plugins]\nbroken = loudness:missing\nloud = loudness\n"
+    (tmp_path / "loudness-1.0.dist-info" / "entry_points.txt").write_text(entries)
+    path = {"PYTHONPATH": f"{tmp_path}:{Path(__file__).parent.parent}", "PATH": ""}
+    run = subprocess.run([sys.executable, "-c", ASKED], capture_output=True, text=True, check=False, env=path)
+    assert run.stdout.split() == ["2.0", *["True"] * 4], run.stderr
+    assert "the plugin broken (loudness:missing) fails: AttributeError" in run.stderr
 
 
 def test_lists_that_reports_keep_without_torch_are_those_of_the_registries() -> None:

@@ -1,5 +1,3 @@
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,16 +48,6 @@ def test_networks_of_the_end_and_of_an_epoch(trained_run: Run) -> None:
     assert not torch.equal(weights[0], weights[2])
     assert torch.equal(trained_run.state()["module.0.weight"], weights[0])
     assert torch.equal(network_of(trained_run.path)["module.0.weight"], weights[0])
-
-
-def test_a_run_is_read_without_torch(trained_run: Run) -> None:
-    code = (
-        "import sys; from pathlib import Path; from graddiv.runs import Run; "
-        f"run = Run(Path({str(trained_run.path)!r})); "
-        "print(run.experiment.method, run.finished, run.experiment.random, 'torch' in sys.modules)"
-    )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert said.split() == ["adv-bnn", "True", "True", "False"]
 
 
 def test_a_run_that_is_still_to_come(tmp_path: Path) -> None:

@@ -1,12 +1,10 @@
 import errno
 import fcntl
 import os
-import resource
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +13,8 @@ import torch
 
 from graddiv import store
 from graddiv.errors import GradDivError
+from graddiv.runs import Log, read_log
+from tests.helpers import room
 
 
 def fails_with(code: int) -> object:
@@ -22,17 +22,6 @@ def fails_with(code: int) -> object:
         raise OSError(code, os.strerror(code))
 
     return fail
-
-
-@contextmanager
-def room(size: int) -> Iterator[None]:
-    """No file may grow beyond `size` bytes: the system itself refuses, in the middle of a write, as on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_a_write_that_fails_leaves_the_file_from_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,9 +41,10 @@ def test_a_write_that_fails_leaves_the_file_from_before(tmp_path: Path, monkeypa
 def test_a_read_only_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for fails in ("open", "unlink"):  # a file system that is mounted so refuses even to delete what is not there
         monkeypatch.setattr(Path, fails, fails_with(errno.EROFS))
-    for write in (lambda: store.write(tmp_path / "file", b""), lambda: store.Log(tmp_path / "log")):
+    for write in (lambda: store.write(tmp_path / "file", b""), lambda: Log(tmp_path / "log")):
         with pytest.raises(GradDivError, match=r"cannot write .*: Read-only file system"):
             write()
+    monkeypatch.setattr(os, "open", fails_with(errno.EROFS))
     with pytest.raises(GradDivError, match=r"cannot write into .*: Read-only file system"), store.locked(tmp_path):
         pass
     monkeypatch.undo()
@@ -94,36 +84,36 @@ def test_damaged_files_are_told_from_foreign_ones(tmp_path: Path) -> None:
 
 def test_a_log_is_cut_back_to_the_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "log"
-    log = store.Log(path)
+    log = Log(path)
     log(epoch=1)
     size = log.size
     log(epoch=2)
     log.close()
-    log = store.Log(path, size)
+    log = Log(path, size)
     assert log.size == size  # also before anything is written anew
     log(epoch=3)
     assert log.size == path.stat().st_size
     log.close()
-    assert store.read_log(path) == [{"epoch": 1}, {"epoch": 3}]
+    assert read_log(path) == [{"epoch": 1}, {"epoch": 3}]
     with path.open("ab") as file:
         file.write(b'{"epoch": 4, "lo')
-    assert store.read_log(path) == [{"epoch": 1}, {"epoch": 3}]
+    assert read_log(path) == [{"epoch": 1}, {"epoch": 3}]
     path.write_bytes(b"{}")
     with pytest.raises(GradDivError, match="has 2 bytes where the checkpoint knows of 26: it was cut by hand"):
-        store.Log(path, 26)
+        Log(path, 26)
 
 
 def test_a_log_on_a_full_disk(tmp_path: Path) -> None:
-    log = store.Log(tmp_path / "log")
+    log = Log(tmp_path / "log")
     log(a=1)
     with room(20), pytest.raises(GradDivError, match=r"cannot write .*log: File too large"):
         log(text="x" * 100)
     log.close()
-    assert store.read_log(tmp_path / "log") == [{"a": 1}]
+    assert read_log(tmp_path / "log") == [{"a": 1}]
 
 
 def test_a_log_knows_no_nan(tmp_path: Path) -> None:
-    log = store.Log(tmp_path / "log")
+    log = Log(tmp_path / "log")
     with pytest.raises(ValueError, match="not JSON compliant"):
         log(loss=float("nan"))
     log.close()
@@ -157,6 +147,14 @@ def test_one_writer_and_the_lock_of_a_dead_one_is_free(tmp_path: Path) -> None:
         assert store.is_locked(tmp_path)
         assert not (tmp_path / ".half.1.tmp").exists()
     assert not store.is_locked(tmp_path / "elsewhere")
+
+
+def test_a_lock_that_is_a_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("precious")
+    (tmp_path / ".lock").symlink_to(tmp_path / "mine")
+    with pytest.raises(GradDivError, match="cannot write into"), store.locked(tmp_path):
+        pass
+    assert (tmp_path / "mine").read_text() == "precious"
 
 
 def test_a_part_with_a_writer_of_its_own_keeps_what_is_being_written(tmp_path: Path) -> None:

@@ -13,8 +13,8 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import radius, recipe
 from graddiv.training.loop import DivergedError
-from graddiv.tuning import Judge, Result, Search, queue, trials, tune
-from tests.test_store import room
+from graddiv.tuning import Judge, Result, Search, tune
+from tests.helpers import room
 from tests.training.helpers import random_data, tiny
 
 JUDGE = Judge(epsilon=0.1, n=2, m=2, examples=6)
@@ -29,7 +29,7 @@ class Watch:
         self.splits: list[str] = []
         self.trained: list[str] = []
         self.fails: dict[str, type[BaseException]] = {}
-        train = trials.train
+        train = tuning.train
 
         def watched(experiment: Experiment, directory: Path, **rest: Any) -> object:
             self.trained.append(directory.name)
@@ -38,8 +38,8 @@ class Watch:
                 raise error("stopped")
             return train(experiment, directory, **rest)
 
-        monkeypatch.setattr("graddiv.tuning.trials.train", watched)
-        monkeypatch.setattr("graddiv.tuning.trials.load", self.load)
+        monkeypatch.setattr("graddiv.tuning.train", watched)
+        monkeypatch.setattr("graddiv.tuning.load", self.load)
         monkeypatch.setattr("graddiv.data.load", self.load)
 
     def load(self, name: str, split: str = "train", root: str | None = None) -> Dataset:
@@ -78,7 +78,7 @@ def test_a_living_process_keeps_its_trial(watch: Watch, tmp_path: Path) -> None:
     watch.fails = {"kappa-0.1": KeyboardInterrupt}
     with pytest.raises(KeyboardInterrupt):
         tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE)
-    with store.file_lock(tmp_path / "kappa-0.1" / queue.OWNED):
+    with store.file_lock(tmp_path / "kappa-0.1" / tuning.OWNED):
         assert tune(EXPERIMENT, tmp_path, Search(("kappa",), (0.1,)), JUDGE) == []
 
 
@@ -87,14 +87,14 @@ def test_a_trial_is_not_stolen_from_its_first_moment_to_its_last(
     moment: str, watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second process looks for work before training has begun, or after it, when its lock is free again."""
-    search, work, seen = Search(("kappa",), (0.1,)), attrgetter(moment)(trials), []
+    search, work, seen = Search(("kappa",), (0.1,)), attrgetter(moment)(tuning), []
 
     def looked_at(*arguments: Any, **rest: Any) -> Any:
-        monkeypatch.setattr(f"graddiv.tuning.trials.{moment}", work)
+        monkeypatch.setattr(f"graddiv.tuning.{moment}", work)
         seen.append(tune(EXPERIMENT, tmp_path, search, JUDGE))
         return work(*arguments, **rest)
 
-    monkeypatch.setattr(f"graddiv.tuning.trials.{moment}", looked_at)
+    monkeypatch.setattr(f"graddiv.tuning.{moment}", looked_at)
     assert len(tune(EXPERIMENT, tmp_path, search, JUDGE)) == 1
     assert seen == [[]]
     assert watch.trained == ["kappa-0.1"]
@@ -109,7 +109,7 @@ def test_a_trial_that_ends_while_it_is_looked_at_is_not_repeated(
         tune(EXPERIMENT, tmp_path, search, JUDGE)
 
     def ends(*_: object) -> bool:
-        optuna.load_study(study_name=None, storage=queue.storage_of(url)).tell(0, 0.5)
+        optuna.load_study(study_name=None, storage=tuning.storage_of(url)).tell(0, 0.5)
         return False
 
     watch.fails = {}
@@ -142,11 +142,10 @@ def test_table_and_plot(tmp_path: Path) -> None:
         Result("max", 3.0, *[None] * 3),
         Result("once-registered", 1.0, 0.9, 0.3, 0.5),
     ]
-    tuning.write_table(results, tmp_path / "tuning.csv")
+    tuning.write(results, JUDGE, tmp_path)
     rows = list(csv.DictReader((tmp_path / "tuning.csv").read_text().splitlines()))
     assert rows[0] == {"regularizer": "dpp", "lam": "1.0", "clean": "0.9", "robust": "0.5", "rho": "0.25"}
     assert rows[2]["robust"] == ""
-    tuning.plot(results, JUDGE, tmp_path / "tuning")
     drawn = (tmp_path / "tuning.svg").read_text()
     assert all(f"R_{result.regularizer}" in drawn for result in results)
     assert "R_mean" not in drawn
@@ -176,10 +175,10 @@ def test_mistakes(watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(GradDivError, match="unknown sampler 'gird', did you mean 'grid'"):
         Search(("dpp",), sampler="gird")
     for name in ("n", "m", "examples"):
-        with pytest.raises(GradDivError, match=rf"^{name} is 0, expected at least 1$"):
+        with pytest.raises(GradDivError, match=rf"^{name} is 0, expected a number >= 1$"):
             Judge(0.1, **{name: 0})
     for epsilon in (-0.1, float("inf"), float("nan")):
-        with pytest.raises(GradDivError, match=rf"^epsilon is {epsilon}, expected a number of at least 0$"):
+        with pytest.raises(GradDivError, match=rf"^epsilon is {epsilon}, expected a number >= 0$"):
             Judge(epsilon)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(GradDivError, match="was started by torchrun: start it several times with one --storage"):
@@ -207,4 +206,4 @@ def test_a_full_disk_is_told(watch: Watch, tmp_path: Path) -> None:
 def test_equals_are_ranked_by_their_settings() -> None:
     tied = [Result(name, lam, 0.9, 0.5, 0.1) for name, lam in (("mean", 0.1), ("dpp", 1.0), ("dpp", 0.1))]
     ranked = [Result("dpp", 0.1, 0.9, 0.5, 0.1), Result("mean", 0.1, 0.9, 0.5, 0.1), Result("dpp", 1.0, 0.9, 0.5, 0.1)]
-    assert all(sorted(order, key=queue._rank) == ranked for order in permutations(tied))
+    assert all(sorted(order, key=tuning._rank) == ranked for order in permutations(tied))

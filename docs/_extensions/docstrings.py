@@ -6,6 +6,7 @@ Here they become reStructuredText, and the table of public names is made of them
 import re
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from docutils import nodes
@@ -16,11 +17,8 @@ from sphinx.util.docutils import SphinxDirective
 from sphinx.util.nodes import make_refnode
 
 REFERENCE = Path(__file__).parent.parent / "api"
-MODULES = [
-    module
-    for page in sorted(REFERENCE.glob("*.md"))
-    for module in re.findall(r"automodule:: (\S+)", page.read_text(encoding="utf-8"))
-]
+PAGES = "\n".join(page.read_text(encoding="utf-8") for page in sorted(REFERENCE.glob("*.md")))
+MODULES = re.findall(r"automodule:: (\S+)", PAGES)
 """Those that the reference describes."""
 
 ARGUMENT = re.compile(r"(\w+(?:, \w+)*): (.*)")
@@ -74,13 +72,16 @@ def process_docstring(app: Sphinx, what: str, name: str, obj: Any, options: Any,
     lines[:] = restructured(lines)
 
 
-def home(name: str) -> str:
-    """The described module that offers a public name of graddiv."""
+def described(name: str) -> str:
+    """What describes a public name of graddiv: an entry of its own, or that of the module that offers it."""
     import graddiv
 
+    found = getattr(graddiv, name)
+    if isinstance(found, ModuleType) or f":: graddiv.{name}\n" in PAGES:
+        return f"graddiv.{name}"
     for module in map(import_module, MODULES):
-        if name in getattr(module, "__all__", ()) or getattr(graddiv, name).__module__ == module.__name__:
-            return module.__name__
+        if name in getattr(module, "__all__", ()) or found.__module__ == module.__name__:
+            return f"{module.__name__}.{name}"
     raise LookupError(f"no page of docs/api describes a module that offers graddiv.{name}")
 
 
@@ -95,7 +96,7 @@ class PublicNames(SphinxDirective):
             if not name.startswith("__"):
                 first = (getattr(graddiv, name).__doc__ or "").strip().splitlines()[0]
                 cell = re.sub(r"([|_])", r"\\\1", first)
-                lines.append(f"| {{py:obj}}`{name} <{home(name)}.{name}>` | {cell} |")
+                lines.append(f"| {{py:obj}}`{name} <{described(name)}>` | {cell} |")
         return self.parse_text_to_nodes("\n".join(lines))
 
 

@@ -10,16 +10,14 @@ from sphinx.util.docutils import SphinxDirective
 from stored import DOCS, RESULTS, Shown, shown
 
 from graddiv.experiment import TWO_CORES, duration
-from graddiv.paper.costs import seconds_to_train
-from graddiv.paper.entries import DEMO, ENTRIES
-from graddiv.paper.entry import Entry
-from graddiv.paper.study import STUDY, ZOO
-from graddiv.recipes import SCALES, title
+from graddiv.paper.entries import DEMO, ENTRIES, STUDY, ZOO, Entry
+from graddiv.paper.planning import seconds_to_train
+from graddiv.recipes import SCALES
 
 SECTIONS = {
     "The demo": DEMO,
     "The paper, from its first figure to its last": tuple(ENTRIES.values()),
-    "The paper's MNIST findings re-tested": STUDY,
+    "The paper's MNIST findings re-tested": tuple(entry for entry in STUDY if entry.methods and not entry.found),
     "The defenses of the literature": (ZOO,),
 }
 ABOUT = {
@@ -39,13 +37,13 @@ def training_time(entry: Entry, scale: str) -> str:
 def described(entry: Entry) -> str:
     """An entry as Markdown."""
     target, scale = ("demo", "demo") if entry in DEMO else (entry.name, cheapest(entry))
-    methods = ", ".join(title(method) for method in entry.methods)
+    methods = "; ".join(dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0])))
     times = "none, its networks come with the package" if entry.shipped else "; ".join(
         time for s in SCALES if (time := training_time(entry, s)))  # fmt: skip
     lines = [
         f"### {entry.title}",
         f"```sh\ngraddiv reproduce {target} --scale {scale}\n```",
-        f"Makes {', '.join(f'`{render.renderer}`' for render in entry.renders)} of {methods}. "
+        f"Makes {', '.join(f'`{render.draw}`' for render in entry.renders)} of {methods}. "
         f"Training on two CPU cores: {times}.",
     ]
     found = list(shown(entry))

@@ -1,30 +1,27 @@
 """What results/ holds of a table or figure: the file that is there, or one that its records suffice to draw."""
 
-import warnings
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from graddiv.errors import GradDivError, GradDivWarning
-from graddiv.paper.entries import ENTRIES
-from graddiv.paper.entry import Entry, Render
+from graddiv.errors import GradDivError
+from graddiv.paper.entries import STUDY, ZOO, Entry, Render
 from graddiv.paper.published import PaperValues
 from graddiv.paper.shipped import shipped
-from graddiv.paper.study import STUDY, ZOO
 from graddiv.recipes import title
 from graddiv.report.comparison import Comparison, load_run
 from graddiv.report.output import save
+from graddiv.report.page import draw
 from graddiv.report.plan import Plan, PlannedItem, PlanReader
-from graddiv.report.renderers import RENDERERS
 
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS.parent / "results"
 DRAWN = DOCS / "_build" / "gallery"
 """Where the site keeps what it draws itself."""
 
-NEEDS = {render.renderer: render.needs for entry in reversed((*STUDY, ZOO)) for render in entry.renders}
+NEEDS = {render.draw: render.of for entry in reversed((*STUDY, ZOO)) for render in entry.renders}
 """What the items of the stored reports are made of; several entries of the study share one report, the first counts."""
 
 
@@ -43,59 +40,48 @@ class Shown(NamedTuple):
 def shown(entry: Entry) -> Iterator[Shown]:
     """What can be shown of an entry."""
     for render in entry.renders:
-        if entry.shipped:
-            found = _of_shipped(entry, render)
-        else:
-            found = next(filter(None, (_of_report(report, entry, render) for report in _reports(entry))), None)
+        found = _of_shipped(entry, render) if entry.shipped else _of_report(entry, render)
         if found is not None:
             yield found
 
 
-def _reports(entry: Entry) -> list[Path]:
-    """Stored reports of the entry's data set; with settings of its own, it is of other runs than theirs."""
-    if entry.settings or entry.lambdas or entry.data != "mnist":
-        return []
-    return [RESULTS / "zoo"] if entry is ZOO else [RESULTS / "mnist-study"]
-
-
-def _of_report(report: Path, entry: Entry, render: Render) -> Shown | None:
-    plan, of_paper = _plan(report), entry.name in ENTRIES
-    wanted = {title(method) for method in entry.methods}
-    there = {run.title for run in plan.runs.values()}
-    if not of_paper and not wanted <= there:
-        return None  # an entry of the paper is shown for those of its methods that were run
-    named = next((item for item in plan.items if item.renderer == render.renderer), None)
-    if not of_paper and NEEDS[render.renderer] != render.needs:
-        named = None  # it would be of other settings
-    item = named or _same_records(plan, render, wanted)
+def _of_report(entry: Entry, render: Render) -> Shown | None:
+    """Of the stored report of the entry's data set: an item of its own, or for the paper's entries one like it."""
+    if entry.data != "mnist":
+        return None
+    report = RESULTS / ("zoo" if entry is ZOO else "mnist-study")
+    plan, name = _plan(report), f"{entry.prefix}{render.name or render.draw}"
+    own = entry.prefix is not None
+    item = next((item for item in plan.items if (item.name == name if own else item.renderer == render.draw)), None)
+    if item is None and not own:
+        item = _same_records(plan, render, {title(method) for method in entry.methods})
     if item is None:
         return None
     methods = tuple(dict.fromkeys(plan.runs[name].title for name in item.records))
-    if named is not None:
-        path = next(path for suffix in ("png", "md") if (path := report / f"{item.name}.{suffix}").exists())
-        return Shown(path, report, methods, plan.scale, drawn=False)
-    with warnings.catch_warnings(action="ignore", category=GradDivWarning):  # of files older than checksums
-        try:
-            path = _draw(render, PlanReader(plan, PaperValues).comparison(item), report.name)
-        except GradDivError:  # it needs more methods than were run
-            return None
+    stored = [path for suffix in ("png", "md") if (path := report / f"{item.name}.{suffix}").exists()]
+    if stored and item in plan.items and item.renderer == render.draw:
+        return Shown(stored[0], report, methods, plan.scale, drawn=False)
+    try:
+        path = _draw(render, PlanReader(plan, PaperValues).comparison(item), f"{report.name}-{item.name}")
+    except GradDivError:  # it needs more methods than were run
+        return None
     return Shown(path, report, methods, plan.scale, drawn=True)
 
 
 def _same_records(plan: Plan, render: Render, wanted: set[str]) -> PlannedItem | None:
     """An item made of what `render` needs; where that is the log alone, the first training of each wanted method."""
-    if render.needs:
-        return next((item for item in plan.items if NEEDS.get(item.renderer) == render.needs), None)
+    if render.of:
+        return next((item for item in plan.items if NEEDS.get(item.renderer) == render.of), None)
     first = {run.title: name for name, run in reversed(plan.runs.items()) if run.title in wanted}
     if not first:
         return None
     records: dict[str, tuple[str, ...]] = dict.fromkeys(reversed(first.values()), ())
-    return PlannedItem(name=render.renderer, renderer=render.renderer, records=records)
+    return PlannedItem(name=render.draw, renderer=render.draw, records=records)
 
 
 def _of_shipped(entry: Entry, render: Render) -> Shown | None:
     """Of the networks in the package only the logs of their training are there."""
-    if render.needs:
+    if render.of:
         return None
     runs = [load_run(shipped(method).path, title(method), ()) for method in entry.methods]
     comparison = Comparison(tuple(runs), runs[0].experiment.scale, PaperValues)
@@ -105,7 +91,7 @@ def _of_shipped(entry: Entry, render: Render) -> Shown | None:
 
 
 def _draw(render: Render, comparison: Comparison, of: str) -> Path:
-    made = replace(RENDERERS[render.renderer](comparison), name=f"{of}-{render.renderer}")
+    made = replace(draw(render.draw, comparison), name=f"{of}-{render.draw}")
     save(made, DRAWN)
     return next(path for suffix in ("png", "md") if (path := DRAWN / f"{made.name}.{suffix}").exists())
 

@@ -1,24 +1,22 @@
 """ARC-R: an attack that takes the members of a randomized network one after the other (Dbouk & Shanbhag 2022, 2023)."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
 from torch import Tensor
 
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.attacks.view import Given, View
-from graddiv.directions.objectives import Members, log_margin
-from graddiv.errors import GradDivError, unknown
-from graddiv.geometry import per_example
+from graddiv.geometry import Images, Labels, PerExample, per_example
+from graddiv.losses import expectation, log_expectation, margin
+from graddiv.registries import Count, Positive
 from graddiv.seeding import fold
 
-Rule = Literal["softmax", "votes", "draw"]
+Rule = Literal["softmax", "draw"]
 
-OVERSHOOT = 0.05
-"""How far beyond a member's boundary a step is aimed, as a share of epsilon; the paper's rho."""
+OVERSHOOT = 0.05  #: how far beyond a member's boundary a step is aimed, as a share of epsilon; the paper's rho
 
 
 @dataclass(frozen=True)
@@ -33,31 +31,15 @@ class ARC(Attack):
     a random order at each step.  The tests by which steps are kept cost a pass of every member each, and are counted.
     """
 
-    m: int = 20
-    """Steps over all members; 20 as in the paper."""
-    eta: float = 1.0
-    """The radius within which one step fools the members, as a share of epsilon; 1 as in the paper for l_inf."""
-    redraw: int = 4
-    """Steps that the same models serve; a deterministic or exact view has no others."""
-    rule: Rule = "softmax"
-    """What is pushed: the margin of the mean softmax, the share of votes beyond one half, or the accuracy of a draw."""
+    m: Count = 20  #: steps over all members; 20 as in the paper
+    eta: Positive = 1.0  #: the radius within which one step fools the members, as a share of epsilon; 1 as in the paper
+    redraw: Count = 4  #: steps that the same models serve; a deterministic or exact view has no others
+    rule: Rule = "softmax"  #: what is pushed: the log-margin of the mean softmax, or the accuracy of a draw
 
     name = "ARC"
     passes_per_iteration = 12.0
 
-    def __post_init__(self) -> None:
-        if self.m < 1 or self.redraw < 1 or not self.eta > 0:
-            raise GradDivError(
-                f"m is {self.m}, redraw {self.redraw} and eta {self.eta}, expected at least 1, 1 and a positive number"
-            )
-        if self.rule not in get_args(Rule):
-            raise unknown("rule", self.rule, get_args(Rule))
-
-    @property
-    def iterations(self) -> int:
-        return self.m
-
-    def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+    def run(self, problem: Problem, restart: int) -> Images:
         x, view, y = problem.x0, problem.view, problem.y
         for step in range(self.m):
             if step % self.redraw == 0:
@@ -69,8 +51,8 @@ class ARC(Attack):
         return x
 
     def _over_members(
-        self, problem: Problem, members: Given, order: list[int], x: Float[Tensor, "b ..."], score: Float[Tensor, " b"]
-    ) -> tuple[Float[Tensor, "b ..."], Float[Tensor, " b"]]:
+        self, problem: Problem, members: Given, order: list[int], x: Images, score: PerExample
+    ) -> tuple[Tensor, Tensor]:
         """Return the point after one step over all members, and its score; what lowers the score is undone."""
         x0, y, epsilon = problem.x0, problem.y, problem.epsilon
         eta = self.eta * epsilon
@@ -92,9 +74,7 @@ class ARC(Attack):
             best_score = torch.where(kept, reached, best_score)
         return best, best_score
 
-    def _boundary(
-        self, member: View, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], local: Float[Tensor, "b ..."]
-    ) -> tuple[Float[Tensor, "b ..."], Float[Tensor, " b"], Float[Tensor, " b"]]:
+    def _boundary(self, member: View, x: Images, y: Labels, local: Images) -> tuple[Tensor, Tensor, Tensor]:
         """Return the steepest step of length 1 against one member, zeta, and how far `local` leads away from it.
 
         zeta is 0 where the member is fooled already or has no gradient.
@@ -108,11 +88,10 @@ class ARC(Attack):
         along = -(g * local).flatten(1).sum(1) / size
         return self.geometry.steepest(g, torch.ones_like(size)), distance, along
 
-    def score(self, members: View, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
+    def score(self, members: View, x: Images, y: Labels) -> PerExample:
         """Return what the rule pushes, for each example: the higher, the worse the members answer together."""
-        z, p = members.member_logits(0, x), members.probabilities
-        said = Members(z, y, z.new_empty(len(z), 0), p=None if p is None else p.to(z))
-        if self.rule == "softmax":
-            return log_margin(said)
-        share = said.mean((z.argmax(2) == y).to(z.dtype))
-        return -share if self.rule == "draw" else -(share - 0.5).clamp_min(0)
+        z = members.member_logits(0, x)
+        p = None if members.probabilities is None else members.probabilities.to(z)
+        if self.rule == "softmax":  # log P(c) - log P(y), P the mean softmax and c its highest class but y
+            return margin(log_expectation(z.log_softmax(2), p), y)
+        return -expectation((z.argmax(2) == y).to(z.dtype), p)

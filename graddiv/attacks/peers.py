@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain, count
 from types import ModuleType
 from typing import Any, ClassVar
 
@@ -20,16 +21,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from graddiv.attacks.attack import Attack, Problem
-from graddiv.attacks.module import as_module
-from graddiv.attacks.registry import suite
-from graddiv.attacks.view import View
+from graddiv.attacks.suites import suite
+from graddiv.attacks.view import NetworkView, View
 from graddiv.errors import GradDivError
-from graddiv.geometry import Linf
-from graddiv.registries import Registry
+from graddiv.geometry import Images, Linf
+from graddiv.losses import log_expectation
+from graddiv.networks import SampleModel
+from graddiv.registries import Count, Positive, Registry
 from graddiv.seeding import fold, isolated
 
-RESTART = 2**32
-"""By so many iterations the models of one restart lie behind those of the one before."""
+RESTART = 2**32  #: how many iterations apart the models of two restarts are
 
 
 @dataclass(frozen=True)
@@ -40,25 +41,16 @@ class PeerAttack(Attack):
     norm and with pixels in [0, 1].  What it draws depends on the batch: its libraries have no randomness per example.
     """
 
-    m: int = 50
-    """Iterations; at least 1."""
+    m: Count = 50  #: iterations; at least 1
 
     library: ClassVar[str]
-    """The name of the library."""
-    module: ClassVar[str]
-    """The module of it that has the attack."""
-    algorithm: ClassVar[str]
-    """The attack's name in our tables."""
-    counterpart: ClassVar[str]
-    """The name of our attack whose iterations in a suite it is given."""
-    packages: ClassVar[str]
-    """What pip installs, without what it declares to need: that would bring torchvision and old pins along."""
-    averages: ClassVar[bool] = True
-    """Whether it calls the model n times in an iteration; if not, it is shown the ensemble of the n models."""
+    module: ClassVar[str]  #: the module of the library that has the attack
+    algorithm: ClassVar[str]  #: the attack's name in our tables; our attack of that name says its iterations in a suite
+    packages: ClassVar[str]  #: what pip installs, without torchvision and the old pins that it declares
+    averages: ClassVar[bool] = True  #: whether it calls the model n times an iteration; else it is shown the ensemble
 
     def __post_init__(self) -> None:
-        if self.m < 1:
-            raise GradDivError(f"m is {self.m}, expected at least one iteration")
+        super().__post_init__()
         if self.geometry != Linf():
             raise GradDivError(f"the geometry is {self.geometry}, expected {Linf()} for an attack of {self.library}")
 
@@ -70,22 +62,25 @@ class PeerAttack(Attack):
     def label(self, view: View) -> str:
         return f"{self.library} {view.label(self.algorithm)}"
 
-    @property
-    def iterations(self) -> int:
-        return self.m
-
     @abstractmethod
-    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Float[Tensor, "b ..."]:
+    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         """Call the library's attack on the model; the problem says the rest."""
 
-    def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+    def run(self, problem: Problem, restart: int) -> Images:
         if (problem.epsilon != problem.epsilon[0]).any():
             raise GradDivError(f"epsilon differs from image to image, but {self.library} takes one for the whole batch")
         problem = replace(problem, x0=problem.x0.contiguous())  # pyautoattack knows no other memory format
         model = as_module(problem.view, mean=not self.averages, first=restart * RESTART, like=problem.x0)
-        _tick_after(model, problem.view.n if self.averages else 1, self.m, problem)
+        calls, numbers = problem.view.n if self.averages else 1, count(1)
+
+        def tick(*_: object) -> None:
+            done = next(numbers)
+            if done % calls == 0 and done <= calls * self.m:
+                problem.tick()
+
+        model.register_forward_hook(tick)
         with isolated(fold(problem.seed, self.name, restart, *problem.ids.tolist())), torch.enable_grad():
-            x = self.perturb(model, problem, float(problem.epsilon[0]))
+            x: Tensor = self.perturb(model, problem, float(problem.epsilon[0]))
         return x.detach().to(problem.x0)
 
     def imported(self) -> Any:
@@ -104,11 +99,9 @@ class PeerAttack(Attack):
 class PeerPGD(PeerAttack):
     """PGD of another library, with steps as long as those of our own."""
 
-    alpha: float = 0.25
-    """Length of a step as a share of epsilon."""
+    alpha: Positive = 0.25  #: length of a step as a share of epsilon
 
     algorithm = "PGD"
-    counterpart = "pgd"
 
 
 @dataclass(frozen=True)
@@ -117,11 +110,10 @@ class TorchattacksPGD(PeerPGD):
 
     library = module = packages = "torchattacks"
 
-    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Float[Tensor, "b ..."]:
+    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         settings = {"steps": self.m, "eot_iter": problem.view.n, "random_start": False}
         attack = self.imported().EOTPGD(model, eps=epsilon, alpha=self.alpha * epsilon, **settings)
-        x: Tensor = attack(problem.x0, problem.y)
-        return x
+        return attack(problem.x0, problem.y)
 
 
 @dataclass(frozen=True)
@@ -134,14 +126,13 @@ class FoolboxPGD(PeerPGD):
     library = module = "foolbox"
     packages = "foolbox eagerpy"
 
-    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Float[Tensor, "b ..."]:
+    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         foolbox = self.imported()
         seen = foolbox.PyTorchModel(model, bounds=Linf().bounds, device=problem.x0.device)
         if problem.view.n > 1:
             seen = foolbox.models.ExpectationOverTransformationWrapper(seen, n_steps=problem.view.n)
         attack = foolbox.attacks.LinfPGD(rel_stepsize=self.alpha, steps=self.m, random_start=False)
-        x: Tensor = attack.run(seen, problem.x0, problem.y, epsilon=epsilon)
-        return x
+        return attack.run(seen, problem.x0, problem.y, epsilon=epsilon)
 
 
 @dataclass(frozen=True)
@@ -153,7 +144,7 @@ class ArtPGD(PeerPGD):
     packages = "adversarial-robustness-toolbox six scikit-learn joblib threadpoolctl cloudpickle narwhals"
     averages = False
 
-    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Float[Tensor, "b ..."]:
+    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         evasion, classification = self.imported(), import_module("art.estimators.classification")
         x, y = problem.x0.cpu().numpy(), problem.y.cpu().numpy()
         estimator = classification.PyTorchClassifier(
@@ -164,10 +155,8 @@ class ArtPGD(PeerPGD):
             clip_values=Linf().bounds,
             device_type="gpu" if problem.x0.is_cuda else "cpu",
         )
-        settings = {"max_iter": self.m, "batch_size": len(x), "verbose": False}
-        attack = evasion.ProjectedGradientDescentPyTorch(
-            estimator, eps=epsilon, eps_step=self.alpha * epsilon, **settings
-        )
+        settings = {"eps_step": self.alpha * epsilon, "max_iter": self.m, "batch_size": len(x), "verbose": False}
+        attack = evasion.ProjectedGradientDescentPyTorch(estimator, eps=epsilon, **settings)
         return torch.from_numpy(attack.generate(x, y))
 
 
@@ -187,17 +176,11 @@ class PyautoattackAPGD(PeerAttack):
         """APGD-CE or APGD-DLR."""
         return f"APGD-{self.objective.upper()}"
 
-    @property
-    def counterpart(self) -> str:  # type: ignore[override]
-        """apgd-ce or apgd-dlr."""
-        return self.algorithm.lower()
-
-    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Float[Tensor, "b ..."]:
+    def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         settings = {"n_iter": self.m, "loss": self.objective, "eot_iter": problem.view.n}
         # it seeds the global state anew: with the seed that this state has anyway, inside `isolated`
         attack = self.imported().APGDAttack(model, eps=epsilon, seed=torch.initial_seed(), **settings)
-        x: Tensor = attack.perturb(problem.x0, problem.y)
-        return x
+        return attack.perturb(problem.x0, problem.y)
 
 
 PEERS: Registry[tuple[PeerAttack, ...]] = Registry(
@@ -209,7 +192,6 @@ PEERS: Registry[tuple[PeerAttack, ...]] = Registry(
         "art": (ArtPGD(),),
     },
 )
-"""The attacks of each library."""
 
 
 def peers(names: Sequence[str], suite_name: str, m: int | None = None) -> list[PeerAttack]:
@@ -220,20 +202,7 @@ def peers(names: Sequence[str], suite_name: str, m: int | None = None) -> list[P
     found = [attack for name in dict.fromkeys(names) for attack in PEERS[name]]
     for attack in found:
         attack.imported()
-    return [replace(attack, m=suite(suite_name, [attack.counterpart], m)[0].iterations) for attack in found]
-
-
-def _tick_after(model: nn.Module, calls: int, iterations: int, problem: Problem) -> None:
-    """Report an iteration of the problem after every so many calls of the model, at most as many as there are."""
-    done = 0
-
-    def count(*_: object) -> None:
-        nonlocal done
-        done += 1
-        if done % calls == 0 and done <= calls * iterations:
-            problem.tick()
-
-    model.register_forward_hook(count)
+    return [replace(attack, m=suite(suite_name, [attack.algorithm.lower()], m)[0].iterations) for attack in found]
 
 
 @contextmanager
@@ -249,3 +218,59 @@ def _without_model_zoo() -> Iterator[None]:
     finally:
         for name in missing:
             del sys.modules[name]
+
+
+def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | None = None) -> "ViewModule":
+    """Return a module x -> logits that shows, from call to call, the sample models of the view one after the other.
+
+    view: what the adversary sees; every pass and draw is counted in its cost, on a part of the batch as on all of it.
+    mean: each call is log sum_i q_i softmax f_i(x) over all n models of the next iteration, q_i = 1/n or the view's
+        probabilities, for libraries that do not average by themselves.  Those that do call n times, a model each.
+    first: the iteration of the view whose models come first.
+    like: a tensor of the device and type that the models take; by default those of the network's parameters.
+
+    Call it inside `seeding.isolated` if the library draws from the global random state: this module does not.
+    """
+    if like is None:
+        like = next(view.F.module.parameters(), None) if isinstance(view, NetworkView) else None
+    if like is None:
+        raise GradDivError("a view of given models does not tell where they lie: pass like=x, the images to attack")
+    if view.probabilities is not None and not mean:
+        raise GradDivError(
+            "the models of the view are not equally likely, but calls in turn weigh them alike: pass mean=True"
+        )
+    return ViewModule(view, mean, first, like).eval()
+
+
+class ViewModule(nn.Module):
+    """The sample models of a view behind the interface of a network; made by `as_module`.
+
+    The models' parameters are constants of the view and none of this module's.  The only one it has is empty and
+    frozen: libraries ask a network's parameters for its device.
+    """
+
+    def __init__(self, view: View, mean: bool, first: int, like: Tensor) -> None:
+        super().__init__()
+        self.view, self.mean = view, mean
+        self.where = nn.Parameter(like.detach().new_empty(0), requires_grad=False)
+        self._iterations = map(view, count(first))
+        self._models = chain.from_iterable(self._iterations)
+
+    def forward(self, x: Images) -> Float[Tensor, "b c"]:
+        """Return the logits of the next model, or those of the ensemble of the next n."""
+        with self.view.context():
+            if not self.mean:
+                return self._logits(next(self._models), x)
+            log_p = torch.stack([self._logits(f, x).log_softmax(1) for f in next(self._iterations)])
+            q = self.view.probabilities
+            return log_expectation(log_p, None if q is None else q.to(log_p))
+
+    def _logits(self, f: SampleModel, x: Tensor) -> Tensor:
+        self.view.cost.forwards += 1
+        x_seen = x.view_as(x)
+        if x_seen.requires_grad:
+            x_seen.register_hook(self._count_backward)  # type: ignore[no-untyped-call]
+        return f(x_seen.to(self.where.dtype)).to(x.dtype)
+
+    def _count_backward(self, _: Tensor) -> None:
+        self.view.cost.backwards += 1

@@ -1,16 +1,22 @@
-"""Projected gradient descent (Madry et al. 2018) and, as its one-step case, the fast gradient (sign) method.
+"""Projected gradient descent (Madry et al. 2018), its one-step case FG(S)M, and PGD along turned gradients.
 
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Annotated
 
-from jaxtyping import Float
+import torch
 from torch import Tensor
 
 from graddiv.attacks.attack import Attack, Problem
-from graddiv.errors import GradDivError
+from graddiv.attacks.view import EOT
+from graddiv.geometry import Images, per_example
+from graddiv.networks import RandomizedNetwork
+from graddiv.networks.prediction import predict
+from graddiv.registries import Count, Positive, Range
 
 
 @dataclass(frozen=True)
@@ -21,30 +27,19 @@ class PGD(Attack):
     always).  Returns the last iterate.
     """
 
-    m: int = 50
-    """Iterations; at least 1."""
-    alpha: float = 0.25
-    """Length of a step as a share of epsilon."""
-    random_start: bool = False
-    """Whether the first run, too, starts from a random point of the ball."""
+    m: Count = 50  #: iterations
+    alpha: Positive = 0.25  #: length of a step as a share of epsilon
+    random_start: bool = False  #: whether the first run, too, starts from a random point of the ball
 
     name = "PGD"
 
-    def __post_init__(self) -> None:
-        if self.m < 1 or not self.alpha > 0:
-            raise GradDivError(f"m is {self.m} and alpha {self.alpha}, expected at least one step of positive length")
-
-    @property
-    def iterations(self) -> int:
-        return self.m
-
-    def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+    def run(self, problem: Problem, restart: int) -> Images:
         x = problem.x0
         for x in self.iterates(problem, restart):  # noqa: B007 -- the last one is returned
             problem.tick()
         return x
 
-    def iterates(self, problem: Problem, restart: int = 0) -> Iterator[Float[Tensor, "b ..."]]:
+    def iterates(self, problem: Problem, restart: int = 0) -> Iterator[Images]:
         """Yield x_1 .. x_m."""
         x0, epsilon = problem.x0, problem.epsilon
         x = x0
@@ -56,8 +51,8 @@ class PGD(Attack):
             x = self.geometry.project(x + self.geometry.steepest(g, self.alpha * epsilon), x0, epsilon)
             yield x
 
-    def proxy(self, g: Float[Tensor, "b ..."], problem: Problem, iteration: int) -> Float[Tensor, "b ..."]:
-        """Return the direction that the step follows: the gradient g itself; probes put another in its place."""
+    def proxy(self, g: Images, problem: Problem, iteration: int) -> Images:
+        """Return the direction that the step follows: the gradient g itself; `RotatedPGD` takes another."""
         return g
 
 
@@ -65,7 +60,55 @@ class PGD(Attack):
 class FGSM(PGD):
     """x = x0 + argmax_{|g|_p <= epsilon} <g, E grad L(F(x0), y)>: PGD with m = 1 and alpha = 1; FGM in the l_2 norm."""
 
-    m: int = 1
-    alpha: float = 1.0
+    m: Count = 1
+    alpha: Positive = 1.0
 
     name = "FGSM"
+
+
+@dataclass(frozen=True)
+class RotatedPGD(PGD):
+    """PGD along g' = cos(angle) g/|g| + sin(angle) u, u a random direction orthogonal to g, new at every iteration.
+
+    Not meant to win: it shows how much a gradient's direction matters, the paper's cosine figure.  In the l_2 norm a
+    small step raises the loss in proportion to cos(angle), exactly so to first order; in l_inf, the paper's setting,
+    the sign of g' is taken and the relation is rough.
+    """
+
+    angle: Annotated[float, Range(ge=0, le=180)] = 0.0  #: in degrees
+
+    name = "rotated PGD"
+
+    def proxy(self, g: Images, problem: Problem, iteration: int) -> Images:
+        """Return the gradient turned by the angle towards a random orthogonal direction; 0 where g is."""
+        u = problem.uniform("axis", iteration).clamp(2**-54, 1 - 2**-53)
+        normal = torch.special.ndtri(u).reshape(g.shape)
+        unit = _unit(g.double())
+        along = per_example((normal * unit).flatten(1).sum(1), unit)
+        across = _unit(normal - along * unit)
+        turn = math.radians(self.angle)
+        turned = math.cos(turn) * unit + math.sin(turn) * across
+        return torch.where(per_example((g != 0).flatten(1).any(1), g), turned, 0.0).to(g.dtype)
+
+
+def _unit(g: Images) -> Images:
+    length: Tensor = torch.linalg.vector_norm(g.flatten(1), dim=1)
+    return g / per_example(torch.where(length > 0, length, 1.0), g)
+
+
+def eot_pgd_accuracy(
+    F: RandomizedNetwork, batches: Iterable[tuple[Tensor, Tensor, Tensor]], epsilon: float, *, n: int, m: int,
+    seed: int, judged_by: int,
+) -> tuple[float, float]:  # fmt: skip
+    """Shares of the examples, clean and under EOT-PGD, that the ensemble of fresh sample models gets right.
+
+    batches: of images, labels and ids.
+    n, m: sample models at each step, and steps, of EOT-PGD.
+    seed, judged_by: of the models that the attack sees, and of those of the ensemble.
+    """
+    right = []
+    for x, y, ids in batches:
+        x_adv = PGD(m=m)(EOT(F, n, seed), x, y, epsilon, ids=ids)
+        right.append(torch.stack([predict(F, each, seed=judged_by).label == y for each in (x, x_adv)]))
+    clean, robust = torch.cat(right, 1).double().mean(1).tolist()
+    return clean, robust

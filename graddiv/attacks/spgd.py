@@ -1,159 +1,143 @@
-"""PGD for noisy gradients: many small steps that shrink, with or without a memory of the steps before."""
+"""PGD for noisy gradients: steps that shrink, and a pilot that measures the noise and says how to spend the passes."""
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Literal, get_args
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float64
 from torch import Tensor
 
-from graddiv.attacks.attack import RESCORE, Attack, Problem, keep_best
-from graddiv.errors import GradDivError, unknown
-from graddiv.geometry import per_example
+from graddiv.attacks.attack import Attack, Problem
+from graddiv.attacks.view import View
+from graddiv.errors import GradDivError
+from graddiv.geometry import Geometry, Images, Labels, PerExample, per_example
+from graddiv.registries import Count, Positive
 
-Schedule = Literal["constant", "cosine", "halving"]
-Memory = Literal["none", "momentum", "aggmo", "average"]
-Start = Literal["clean", "mean", "random"]
+Memory = Literal["none", "aggmo"]
 
-SCHEDULES: dict[Schedule, Callable[[float], float]] = {
-    "constant": lambda t: 1.0,
-    "cosine": lambda t: (1 + math.cos(math.pi * t)) / 2,
-    "halving": lambda t: 0.5 ** int(4 * t),
-}
-"""Share of the run that is over, in [0, 1) -> share of the first step's length."""
-
-MOMENTA: dict[Memory, tuple[float, ...]] = {"momentum": (0.9,), "aggmo": (0.0, 0.9, 0.99)}
-
-MEAN_STEPS = 20
-"""Steps on the mean network before the run itself, where it is the start."""
-
-SCORERS = 20
-"""So many models choose among points."""
-
-BEFORE = -500
-"""The iteration whose models choose where to begin; no other step sees them."""
+MOMENTA = (0.0, 0.9, 0.99)  #: of AggMo
 
 
 @dataclass(frozen=True)
 class StochasticPGD(Attack):
     """x_{k+1} = the projection of x_k + a_k d_k, d_k the steepest step of length 1 along a mean of noisy gradients.
 
-    With few models an iteration the gradient is noisy, and a step of constant length never settles.  A step that
-    shrinks averages the noise of many iterations away, and the same passes then buy more iterations instead of more
-    models: at 400 passes an image this is worth far more than any weighting of the models (docs/adversaries.md).
+    a_k = alpha epsilon (1 + cos(pi k / m)) / 2.  With few models an iteration the gradient is noisy, and a step of
+    constant length never settles.  A step that shrinks averages the noise of many iterations away, and the same passes
+    then buy more iterations instead of more models: at 400 passes an image this is worth far more than any weighting of
+    the models (docs/adversaries.md).
 
-    memory "momentum" adds 0.9 of the direction before; "aggmo" is signed AggMo (Sitawarin et al. 2022): three momenta,
-    each made a step of its own, then averaged; "average" is g <- t^-1/2 g_t + (1 - t^-1/2) g.
+    memory "aggmo" is signed AggMo (Sitawarin et al. 2022): three momenta, each made a step of its own, then averaged.
     """
 
     objective: str = "margin"
-    m: int = 100
-    """Iterations; at least 1."""
-    alpha: float = 0.5
-    """Length of the first step as a share of epsilon."""
-    schedule: Schedule = "cosine"
-    """How the steps shrink."""
-    memory: Memory = "none"
-    """What a step remembers of the gradients before."""
-    start: Start = "clean"
-    """Where the first run begins: at x0, where 20 steps on the mean network lead, or at a random point of the ball."""
-    kept: int = 1
-    """How many points fresh models choose among: the last iterate and those of highest loss before it."""
+    m: Count = 100  #: iterations
+    alpha: Positive = 0.5  #: length of the first step as a share of epsilon
+    memory: Memory = "none"  #: what a step remembers of the gradients before
 
-    takes_starts = True
-
-    def __post_init__(self) -> None:
-        if self.m < 1 or self.kept < 1 or not self.alpha > 0:
-            raise GradDivError(
-                f"m is {self.m}, kept {self.kept} and alpha {self.alpha}, expected at least 1, 1 and a positive number"
-            )
-        choices = {"schedule": Schedule, "memory": Memory, "start": Start}
-        for name, allowed in choices.items():
-            if getattr(self, name) not in get_args(allowed):
-                raise unknown(name, getattr(self, name), get_args(allowed))
+    former_settings: ClassVar = {"schedule": "cosine", "start": "clean", "kept": 1}
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """SPGD, and whatever about it is not as by default: SPGD-ensemble-aggmo."""
-        odd = [self.objective] if self.objective != "margin" else []
-        odd += [value for value in (self.memory,) if value != "none"]
-        odd += [f"from {self.start}"] if self.start != "clean" else []
+        """SPGD, and the settings that are not the defaults: SPGD-ensemble-aggmo."""
+        odd = [self.objective] * (self.objective != "margin") + [self.memory] * (self.memory != "none")
         return "-".join(["SPGD", *odd])
 
-    @property
-    def iterations(self) -> int:
-        return self.m
-
-    def run(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
-        view, x0, y, epsilon = problem.view, problem.x0, problem.y, problem.epsilon
-        x, memory = self._first_point(problem, restart), _GradientMemory(self, x0)
-        best, best_loss = x0.new_empty(0, *x0.shape), x0.new_empty(0, len(x0))
-        for k in range(self.m):
-            found = view.gradient(restart * self.m + k, x, y, self.objective)
-            if self.kept > 1:
-                best, best_loss = keep_best(best, best_loss, x, found.value, self.kept - 1)
-            length = self.alpha * SCHEDULES[self.schedule](k / self.m) * epsilon
-            x = self.geometry.project(x + memory.step(found.direction, length), x0, epsilon)
-            problem.tick()
-        return self._best(problem, [x, *best], RESCORE - 1 - restart)
-
-    def _best(self, problem: Problem, points: Sequence[Tensor], fresh: int) -> Float[Tensor, "b ..."]:
-        """Return the point of highest loss on the fresh models of that iteration, for each example."""
-        if len(points) == 1:
-            return points[0]
-        scorers, everyone = problem.view.sized(SCORERS), torch.arange(len(problem.x0), device=problem.x0.device)
-        losses = scorers.losses(fresh, points, problem.y, self.objective)
-        return torch.stack(list(points))[losses.argmax(0), everyone]
-
-    def _first_point(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
-        if restart:
-            return self._own_start(problem, restart)
-        return self._best(problem, [self._own_start(problem, restart), *problem.starts], BEFORE)
-
-    def _own_start(self, problem: Problem, restart: int) -> Float[Tensor, "b ..."]:
+    def run(self, problem: Problem, restart: int) -> Images:
         x0, epsilon = problem.x0, problem.epsilon
-        if restart or self.start == "random":
-            return self.geometry.random(problem.uniform("start", restart), x0, epsilon)
-        if self.start == "clean":
-            return x0
-        mean = problem.view.mean_model()
-        if mean is None:
-            raise GradDivError("start is 'mean', but this view has no mean network: expected 'clean' or 'random'")
-        x = x0
-        for k in range(MEAN_STEPS):
-            g = mean.gradient(k, x, problem.y, self.objective).direction
-            length = self.alpha * SCHEDULES["cosine"](k / MEAN_STEPS) * epsilon
-            x = self.geometry.project(x + self.geometry.steepest(g, length), x0, epsilon)
+        x = self.geometry.random(problem.uniform("start", restart), x0, epsilon) if restart else x0
+        momenta = [torch.zeros_like(x0) for _ in MOMENTA] if self.memory == "aggmo" else []
+        for k in range(self.m):
+            g = problem.view.gradient(restart * self.m + k, x, problem.y, self.objective).direction
+            length = self.alpha * ((1 + math.cos(math.pi * (k / self.m))) / 2) * epsilon
+            x = self.geometry.project(x + self._step(g, length, momenta), x0, epsilon)
+            problem.tick()
         return x
 
-
-class _GradientMemory:
-    """The directions of an attack's earlier steps, as far as its memory goes."""
-
-    def __init__(self, attack: StochasticPGD, like: Float[Tensor, "b ..."]) -> None:
-        self.attack = attack
-        self.momenta = MOMENTA.get(attack.memory, ())
-        self.buffers = [torch.zeros_like(like) for _ in self.momenta]
-        self.average, self.steps = torch.zeros_like(like), 0
-
-    def step(self, g: Float[Tensor, "b ..."], length: Float[Tensor, " b"]) -> Float[Tensor, "b ..."]:
-        """Return the next step of the given length, and remember g."""
-        steepest = self.attack.geometry.steepest
-        if self.attack.memory == "none":
-            return steepest(g, length)
-        g = _scaled(g)
-        if self.attack.memory == "average":
-            self.steps += 1
-            weight = self.steps**-0.5
-            self.average = weight * g + (1 - weight) * self.average
-            return steepest(self.average, length)
-        self.buffers = [beta * buffer + g for beta, buffer in zip(self.momenta, self.buffers, strict=True)]
-        return torch.stack([steepest(buffer, length) for buffer in self.buffers]).mean(0)
+    def _step(self, g: Images, length: PerExample, momenta: list[Tensor]) -> Images:
+        if not momenta:
+            return self.geometry.steepest(g, length)
+        # of mean size 1, with no entry beyond it: a single steep iteration must not fill the memory
+        size = g.flatten(1).abs().mean(1)
+        g = (g / per_example(size.clamp_min(torch.finfo(g.dtype).tiny), g)).clamp(-1, 1)
+        momenta[:] = [beta * momentum + g for beta, momentum in zip(MOMENTA, momenta, strict=True)]
+        return torch.stack([self.geometry.steepest(momentum, length) for momentum in momenta]).mean(0)
 
 
-def _scaled(g: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
-    """g / mean |g_j|, with no entry beyond 1: a single steep iteration must not fill the memory."""
-    size = g.flatten(1).abs().mean(1)
-    return (g / per_example(size.clamp_min(torch.finfo(g.dtype).tiny), g)).clamp(-1, 1)
+COSINE = 0.85  #: enough draws give this cosine to the true gradient: what is left averages out over the steps
+STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta pay; above it they slow the attack down
+FEWEST_STEPS = 50  #: more draws never leave fewer iterations than this
+PATH_STEPS = 10  #: iterations of the short attack along which the gradients are looked at, as at x0
+PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever sees them
+
+
+class GradientNoise(NamedTuple):
+    """What n gradients g_i of one example say about their mean mu and covariance, for each of b examples."""
+
+    n: int
+    rho: Float64[Tensor, " b"]
+    """Mean resultant length of g_i / |g_i|, debiased: the root of the mean cosine of two, 0 where that is negative."""
+    mean_length: Float64[Tensor, " b"]  #: |mu|: the root of |mean g|^2 - tr Cov / n, 0 where that is negative
+    trace: Float64[Tensor, " b"]  #: tr Cov = n / (n - 1) (mean |g|^2 - |mean g|^2)
+
+    @property
+    def q(self) -> Float64[Tensor, " b"]:
+        """|mu|^2 / tr Cov: 1 / q draws give a cosine of 0.71."""
+        return self.mean_length.square() / self.trace.clamp_min(torch.finfo(torch.float64).tiny)
+
+    def cosine_of_two(self, n: int) -> Float64[Tensor, " b"]:
+        """1 / (1 + 1 / (n q)): the cosine of two means of n draws each, to leading order; its root is that to mu."""
+        nq = n * self.q
+        return nq / (1 + nq)
+
+
+def gradient_noise(view: View, k: int, x: Images, y: Labels) -> GradientNoise:
+    """Measure the noise of the margin's gradients on the models of iteration k."""
+    total = unit = square = torch.zeros((), dtype=torch.float64, device=x.device)
+    n = 0
+    for gradient in view.gradients(k, x, y):
+        g = gradient.flatten(1).double()
+        length = torch.linalg.vector_norm(g, dim=1)
+        total, square = total + g, square + length.square()
+        unit, n = unit + g / length.clamp_min(1e-300)[:, None], n + 1
+    if n < 2:
+        raise GradDivError(f"there are {n} gradients at an iteration, expected at least 2 to measure their noise")
+    of_mean = (total / n).square().sum(1)
+    trace = ((square / n - of_mean) * n / (n - 1)).clamp_min(0)
+    cosine = (unit.square().sum(1) - n) / (n * (n - 1))
+    return GradientNoise(n, cosine.clamp_min(0).sqrt(), (of_mean - trace / n).clamp_min(0).sqrt(), trace)
+
+
+def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor, " b"]:
+    """Return the cosine of the mean gradients of iterations k and k + 1, per example: two means of n draws each."""
+    first, second = (
+        torch.stack([g.flatten(1) for g in view.gradients(each, x, y)]).double().mean(0) for each in (k, k + 1)
+    )
+    return torch.nn.functional.cosine_similarity(first, second, dim=1)
+
+
+def along_the_attack(view: View, x0: Images, y: Labels, epsilon: float, geometry: Geometry) -> Images:
+    """Return where a short attack leads: noise at x0 says little about noise where the adversary is going."""
+    return StochasticPGD(geometry, m=PATH_STEPS)(view, x0, y, epsilon)
+
+
+@dataclass(frozen=True)
+class Spending:
+    """How a budget of passes is spent: n models at each of m iterations."""
+
+    n: int
+    m: int
+    starved: bool = False  #: whether even n models leave the gradient mostly noise, so that a memory has to help
+
+    def spent_on(self, attack: StochasticPGD) -> StochasticPGD:
+        """The attack that spends so, to be seen through EOT(F, n)."""
+        return replace(attack, m=self.m, memory="aggmo" if self.starved else attack.memory)
+
+
+def choose(q: float, passes: int) -> Spending:
+    """n = the draws at which the cosine to the true gradient is 0.85, as long as 50 steps are left; m = passes / n."""
+    q = max(q, 1e-9)
+    wanted = math.ceil(COSINE**2 / (1 - COSINE**2) / q)
+    n = max(1, min(wanted, passes // FEWEST_STEPS))
+    return Spending(n, max(1, passes // n), starved=n * q < STARVED**2 / (1 - STARVED**2))

@@ -1,4 +1,7 @@
-"""Square (Andriushchenko et al. 2020): random search with square-shaped changes, which needs no gradient."""
+"""Attacks that need no gradient: Square (Andriushchenko et al. 2020), and what chance alone finds.
+
+In the paper: docs/equations.md.
+"""
 
 import math
 from collections.abc import Callable
@@ -9,19 +12,15 @@ from jaxtyping import Float, Float64
 from torch import Tensor
 from torch.nn.functional import pad
 
-from graddiv.attacks.attack import Attack, Problem
+from graddiv.attacks.attack import RESCORE, Attack, Problem, highest, keep_best
 from graddiv.errors import GradDivError
-from graddiv.geometry import L2, per_example
+from graddiv.geometry import L2, Images, per_example
+from graddiv.registries import Count, PositiveShare
 from graddiv.seeding import fold, uniform
 
-UniformDraw = Callable[[int], Tensor]
-"""k -> k uniform numbers for each example.  To be called once per query: a second call would give the same numbers."""
-
-Window = tuple[Tensor, Tensor, Tensor, Tensor]
-"""The index of a square in each image: example, channel, row and column."""
-
-HALVING_QUERIES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)
-"""The queries, of 10000, after which the share of pixels that a square covers is halved."""
+UniformDraw = Callable[[int], Tensor]  #: k -> k uniform numbers for each example; a second call gives the same ones
+Window = tuple[Tensor, Tensor, Tensor, Tensor]  #: the index of a square in each image: example, channel, row and column
+HALVING_QUERIES = (10, 50, 200, 500, 1000, 2000, 4000, 6000, 8000)  #: of 10000; after each, squares cover half as much
 
 
 @dataclass(frozen=True)
@@ -35,23 +34,11 @@ class Square(Attack):
     """
 
     objective: str = "margin"
-    m: int = 5000
-    """Queries, each of which asks all models of an iteration; 5000 as in AutoAttack."""
-    p_init: float = 0.8
-    """The share of the image, in (0, 1], that the first squares cover; the default is AutoAttack's."""
+    m: Count = 5000  #: queries, each of which asks all models of an iteration; 5000 as in AutoAttack
+    p_init: PositiveShare = 0.8  #: the share of the image that the first squares cover; the default is AutoAttack's
 
     name = "Square"
     passes_per_iteration = 1.5
-
-    def __post_init__(self) -> None:
-        if self.m < 1 or not 0 < self.p_init <= 1:
-            raise GradDivError(
-                f"m is {self.m} and p_init {self.p_init}, expected at least one query and a share of pixels in (0, 1]"
-            )
-
-    @property
-    def iterations(self) -> int:
-        return self.m
 
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b c h w"]:
         x0, view = problem.x0, problem.view
@@ -97,7 +84,7 @@ class Square(Attack):
         old, middle = x[square], problem.x0[square]
         step = 2 * per_example(problem.epsilon, x) * _signs(u[:, 2:], x)[..., None, None]
         new, opposite = (self.geometry.project(old + change, middle, problem.epsilon) for change in (step, -step))
-        # Where the square has these colours already, the opposite ones are taken, or the query would be wasted.
+        # Where the square has these colors already, the opposite ones are taken, or the query would be wasted.
         same = (new == old).flatten(1).all(1)
         candidate = x.clone()
         candidate[square] = torch.where(per_example(same, x), opposite, new)
@@ -134,6 +121,35 @@ class Square(Attack):
     def _onto_sphere(self, problem: Problem, delta: Tensor) -> Float[Tensor, "b c h w"]:
         """x0 + epsilon delta / |delta|_2, in the box."""
         return (problem.x0 + self.geometry.steepest(delta, problem.epsilon)).clamp(*self.geometry.bounds)
+
+
+@dataclass(frozen=True)
+class RandomSearch(Attack):
+    """argmax of the loss over uniform points of the ball: what brute force finds (the checklist's fourth item).
+
+    All points are scored on one model, the first the view shows.  The best `confirmed` points of each example are then
+    scored on the fresh models of a whole iteration, and the one of highest loss is returned.
+    """
+
+    samples: Count = 100_000  #: random points per example; 100,000 as the checklist of Athalye et al. suggests
+    confirmed: Count = 20  #: how many of the best are scored again on fresh models
+
+    name = "random search"
+    passes_per_iteration = 1.0
+
+    @property
+    def iterations(self) -> int:
+        return self.samples
+
+    def run(self, problem: Problem, restart: int) -> Images:
+        x0, y, view = problem.x0, problem.y, problem.view
+        best, best_loss = x0.new_empty(0, *x0.shape), x0.new_empty(0, len(x0))
+        screen = view.first(restart)
+        for sample in range(self.samples):
+            x = self.geometry.random(problem.uniform("sample", restart, sample), x0, problem.epsilon)
+            best, best_loss = keep_best(best, best_loss, x, screen.loss(0, x, y, self.objective), self.confirmed)
+            problem.tick()
+        return highest(best, view.losses(RESCORE - 1 - restart, best.unbind(), y, self.objective))
 
 
 def _signs(u: Float64[Tensor, "..."], like: Tensor) -> Float[Tensor, "..."]:

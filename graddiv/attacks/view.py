@@ -1,6 +1,9 @@
-"""A view: the sample models that an adversary sees at each iteration, and the questions it may ask about them.
+"""What the adversary sees: `view(k)` yields the sample models of iteration k, one at a time.
 
-The views of a network are in views.py; here is what they share, and the view of models that are given.
+[Attack] looks through `Fixed(F)`, EOT^1-[Attack] through `EOT(F, 1)`, EOT-[Attack] through `EOT(F, n)`, a transfer
+attack through `Given(models)`; through `Exact(F)` it sees every model there is, where there are finitely many.  A view
+is pure in k: the models of an iteration can be looked at again, so that a candidate and an incumbent are compared on
+the same ones.  In the paper: docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
@@ -11,10 +14,11 @@ from functools import partial
 from itertools import islice, repeat
 
 import torch
-from jaxtyping import Float, Float64, Int64
-from torch import Tensor
+from jaxtyping import Float, Float64
+from torch import Tensor, nn
 
-from graddiv.directions.gradients import (
+from graddiv.diversity.gradients import (
+    OBJECTIVES,
     MeanGradient,
     check_finite,
     check_mode,
@@ -22,11 +26,12 @@ from graddiv.directions.gradients import (
     input_gradient,
     mean_gradient,
 )
-from graddiv.directions.objectives import Members, attack_objective
 from graddiv.errors import GradDivError
+from graddiv.geometry import Images, Labels, PerExample
 from graddiv.losses import margin
-from graddiv.networks import SampleModel
+from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.networks.inputs import logits_of
+from graddiv.seeding import fold
 
 
 @dataclass
@@ -44,60 +49,52 @@ class View(ABC):
     Every answer is computed model by model with one graph alive at a time, so memory does not grow with n.
     """
 
-    prefix = ""
-    """What stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD."""
-    fresh = True
-    """Whether each iteration has models of its own, so that losses of two iterations cannot be compared."""
-    probabilities: Float64[Tensor, " n"] | None = None
-    """Of the models of an iteration, where they are not equally likely: means over models are weighted by them."""
-    n = 1
-    """How many models an iteration has."""
+    prefix = ""  #: what stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD
+    fresh = True  #: whether each iteration has models of its own, so that losses of two iterations cannot be compared
+    n = 1  #: how many models an iteration has
+    probabilities: Float64[Tensor, " n"] | None = None  #: of these models, where they are not equally likely
 
     def __init__(self) -> None:
         self.cost = Cost()
 
-    @property
-    @abstractmethod
-    def random(self) -> bool:
-        """Whether the network is random, so that fooling these models says little about the next draw."""
-
     @abstractmethod
     def __call__(self, k: int) -> Iterator[SampleModel]:
         """Yield the models of iteration k; the same k gives the same models."""
+
+    def context(self) -> AbstractContextManager[None]:
+        """Return the context in which models are called; views of a network switch batch norm to running statistics."""
+        return nullcontext()
 
     def label(self, attack: str) -> str:
         """Return the attack's name as the paper writes it for this view."""
         return f"{self.prefix}{attack}"
 
     def gradient(
-        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
+        self, k: int, x: Images, y: Labels, objective: str = "ce", logits: list[Tensor] | None = None
     ) -> MeanGradient:
-        """Return the gradient of the objective over the models of iteration k, and the objective's value."""
-        with self.context():
-            return mean_gradient(self._counted(k, backwards=1), x, y, objective, self.probabilities)
+        """Return the gradient of the objective over the models of iteration k, and the objective's value.
 
-    def gradients(
-        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "margin"
-    ) -> Iterator[Float[Tensor, "b ..."]]:
+        logits: a list to which those of each model are appended.
+        """
+        with self.context():
+            return mean_gradient(self._counted(k, backwards=1), x, y, objective, self.probabilities, logits)
+
+    def gradients(self, k: int, x: Images, y: Labels, objective: str = "margin") -> Iterator[Images]:
         """Yield grad_x s of each model of iteration k, s the score of the objective."""
         with self.context():
             for f in self._counted(k, backwards=1):
-                yield input_gradient(f, x, y, s_of=attack_objective(objective).s)[1]
+                yield input_gradient(f, x, y, s_of=OBJECTIVES[objective].s)[1]
 
-    def loss(
-        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], objective: str = "ce"
-    ) -> Float[Tensor, " b"]:
+    def loss(self, k: int, x: Images, y: Labels, objective: str = "ce") -> PerExample:
         """Return the value of the objective over the models of iteration k, for each example."""
         return self.losses(k, [x], y, objective)[0]
 
-    def losses(
-        self, k: int, points: Sequence[Float[Tensor, "b ..."]], y: Int64[Tensor, " b"], objective: str = "ce"
-    ) -> Float[Tensor, "points b"]:
+    def losses(self, k: int, points: Sequence[Images], y: Labels, objective: str = "ce") -> Float[Tensor, "points b"]:
         """Return the loss at each of several points: the models are drawn once for all of them."""
-        goal = attack_objective(objective)
+        goal = OBJECTIVES[objective]
         p = None if self.probabilities is None else self.probabilities.to(points[0])
         answers = self._asked(k, points)
-        losses = torch.stack([goal.value(Members(z, y, torch.stack([goal.s(f, y) for f in z]), p=p)) for z in answers])
+        losses = torch.stack([goal.value(torch.stack([goal.s(f, y) for f in z]), p) for z in answers])
         if (is_nan := losses.isnan().any(0)).any():
             raise GradDivError(
                 f"the loss of {int(is_nan.sum())} of {len(y)} examples is NaN: "
@@ -105,31 +102,25 @@ class View(ABC):
             )
         return losses
 
-    def member_logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "n b c"]:
+    def member_logits(self, k: int, x: Images) -> Float[Tensor, "n b c"]:
         """Return the logits of each model of iteration k."""
         return self._asked(k, [x])[0]
 
-    def logits(self, k: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+    def logits(self, k: int, x: Images) -> Float[Tensor, "b c"]:
         """Return the mean logits z over the models of iteration k."""
         return self.logits_at(k, [x])[0]
 
-    def logits_at(self, k: int, points: Sequence[Float[Tensor, "b ..."]]) -> Float[Tensor, "points b c"]:
+    def logits_at(self, k: int, points: Sequence[Images]) -> Float[Tensor, "points b c"]:
         """Return the mean logits at each of several points: the models are drawn once for all of them."""
         z = torch.stack(self._asked(k, points))
         return z.mean(1) if self.probabilities is None else torch.einsum("n,pnbc->pbc", self.probabilities.to(z), z)
 
-    def _asked(self, k: int, points: Sequence[Tensor]) -> list[Float[Tensor, "n b c"]]:
-        """Return what each model of iteration k says of each point."""
-        with torch.no_grad(), self.context():
-            answers = [[f(x) for x in points] for f in self._counted(k, forwards=len(points))]
-        return [torch.stack(of_point) for of_point in zip(*answers, strict=True)]
-
     def differences(
-        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"], only: Int64[Tensor, " b"] | None = None
+        self, k: int, x: Images, y: Labels, only: Labels | None = None
     ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l ..."]]:
         """z_l - z_y and its gradient, z the mean logits, for l = y + 1, y + 2, ... (mod c), or the one in `only`."""
         check_mode()
-        gaps, gradients, n = torch.zeros(()), torch.zeros(()), 0
+        gaps, gradients = torch.zeros(()), torch.zeros(())
         with torch.enable_grad(), self.context():
             for f, weight in self._weighted(k):
                 point = x.detach().requires_grad_()
@@ -140,14 +131,11 @@ class View(ABC):
                 gap = gap if only is None else gap.gather(1, only[:, None])
                 columns = [derivative(column.sum(), point, retain_graph=True) for column in gap.unbind(1)]
                 gaps, gradients = gaps + weight * gap.detach(), gradients + weight * torch.stack(columns, 1)
-                n += 1
                 self.cost.backwards += len(columns)
         check_finite(gradients.flatten(1).abs().sum(1))
-        return gaps / n, gradients / n
+        return gaps / self.n, gradients / self.n
 
-    def margin(
-        self, k: int, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]
-    ) -> tuple[Float[Tensor, " b"], Float[Tensor, "b ..."]]:
+    def margin(self, k: int, x: Images, y: Labels) -> tuple[PerExample, Images]:
         """max_{j != y} z_j - z_y of the mean logits z over the models of iteration k, and its gradient.
 
         Which class j is the rival is known only once all models were asked.  The graph of the last model is still alive
@@ -156,40 +144,37 @@ class View(ABC):
         own = y[:, None]
         check_mode()
         with torch.enable_grad(), self.context():
-            total, n = torch.zeros(()), 0
+            total = torch.zeros(())
             for f, weight in self._weighted(k, backwards=1):
                 z = total  # frees the graph of the previous model
                 point = x.detach().requires_grad_()
                 z = f(point)
-                total, n = total + weight * z.detach(), n + 1
-            margins = margin(total / n, y)
+                total = total + weight * z.detach()
+            margins = margin(total / self.n, y)
             rival = total.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
             gradient = derivative(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
-            for f, weight in islice(self._weighted(k), n - 1):
+            for f, weight in islice(self._weighted(k), self.n - 1):
                 point = x.detach().requires_grad_()
                 z = f(point)
-                rise = weight * (z.gather(1, rival) - z.gather(1, own)).sum()
-                gradient = gradient + derivative(rise, point)
+                gradient = gradient + derivative(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
         check_finite(gradient.flatten(1).abs().sum(1))
-        return margins, gradient / n
+        return margins, gradient / self.n
 
     def first(self, k: int) -> "View":
         """Return the view of a single model, the first of iteration k; what it spends is added to this view's cost."""
-        return HeldView([next(iter(self(k)))], self)
+        return _Held([next(iter(self(k)))], self)
 
     def held(self, k: int) -> "Given":
         """Return the view that keeps to the models of iteration k; what it spends is added to this view's cost."""
-        held = HeldView(list(self(k)), self)
+        held = _Held(list(self(k)), self)
         held.probabilities = self.probabilities
         return held
 
-    def sized(self, n: int) -> "View":
-        """Return the same view with n models at an iteration, where it can have any number; itself otherwise."""
-        return self
-
-    def mean_model(self) -> "View | None":
-        """Return the view of the mean network, if there is one; what it spends is added to this view's cost."""
-        return None
+    def _asked(self, k: int, points: Sequence[Tensor]) -> list[Float[Tensor, "n b c"]]:
+        """Return the logits of each model of iteration k at each point."""
+        with torch.no_grad(), self.context():
+            answers = [[f(x) for x in points] for f in self._counted(k, forwards=len(points))]
+        return [torch.stack(of_point) for of_point in zip(*answers, strict=True)]
 
     def _weighted(self, k: int, backwards: int = 0) -> Iterator[tuple[SampleModel, float]]:
         """Yield the models of iteration k, counted, with weights whose mean is 1."""
@@ -202,10 +187,6 @@ class View(ABC):
             self.cost.forwards += forwards
             self.cost.backwards += backwards
             yield f
-
-    def context(self) -> AbstractContextManager[None]:
-        """Return the context in which models are called; views of a network switch batch norm to running statistics."""
-        return nullcontext()
 
 
 class Given(View):
@@ -220,19 +201,15 @@ class Given(View):
         self.n = len(models)
         self.models: list[SampleModel] = [partial(_logits, f) for f in models]
 
-    @property
-    def random(self) -> bool:
-        return True
-
     def __call__(self, k: int) -> Iterator[SampleModel]:
         return iter(self.models)
 
     def only(self, i: int) -> View:
         """Return the view of the i-th model alone; what it spends is added to this view's cost."""
-        return HeldView([self.models[i]], self)
+        return _Held([self.models[i]], self)
 
 
-class HeldView(Given):
+class _Held(Given):
     """Models of another view, called in that view's context."""
 
     def __init__(self, models: Sequence[SampleModel], parent: View) -> None:
@@ -246,3 +223,86 @@ class HeldView(Given):
 def _logits(f: SampleModel, x: Tensor) -> Tensor:
     """f(x), once it is sure that these are logits: models that were given may be any function."""
     return logits_of(f(x), getattr(f, "__name__", type(f).__name__), len(x))
+
+
+class NetworkView(View):
+    """A view of a randomized network.
+
+    theta is read once, as constants: attacks build no graph of the parameters and leave `requires_grad` alone.
+    """
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, seed: int) -> None:
+        super().__init__()
+        self.F = F if isinstance(F, RandomizedNetwork) else Dirac(F)
+        self.seed = seed
+        with torch.no_grad():
+            self._theta = self.F.theta()
+
+    def _draw(self, *address: int | str) -> Noise:
+        self.cost.draws += self.F.random
+        return self.F.draw(fold(self.seed, "view", *address))
+
+    def _bind(self, noise: Noise) -> SampleModel:
+        with torch.no_grad():
+            return self.F.bind(noise, self._theta)
+
+    def context(self) -> AbstractContextManager[None]:
+        return running_statistics(self.F)
+
+
+class Fixed(NetworkView):
+    """[Attack]: one sample model, drawn once and the same in every iteration."""
+
+    fresh = False
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, seed: int = 0) -> None:
+        super().__init__(F, seed)
+        self._fixed = self._bind(self._draw("fixed"))
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        yield self._fixed
+
+
+class EOT(NetworkView):
+    """EOT-[Attack]: n fresh sample models at each iteration; a deterministic network has one model, whatever n."""
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, n: int = 1, seed: int = 0) -> None:
+        super().__init__(F, seed)
+        if n < 1:
+            raise GradDivError(f"n is {n}, expected at least one sample model")
+        self.n, self.fresh, self.prefix = (n, True, "EOT-" if n > 1 else "EOT^1-") if self.F.random else (1, False, "")
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        return (self._bind(self._draw(k, i)) for i in range(self.n))
+
+
+class Exact(NetworkView):
+    """EOT as an exact sum: all the models there are, with their probabilities, at each iteration."""
+
+    fresh = False
+
+    def __init__(self, F: RandomizedNetwork | nn.Module) -> None:
+        super().__init__(F, seed=0)
+        support = self.F.support()
+        if support is None:
+            raise GradDivError(
+                f"the noise of {type(self.F).__name__} has no finite support: look through EOT(F, n) instead"
+            )
+        self.noises, self.n = support.noises, len(support.noises)
+        self.probabilities = None if support.is_uniform else support.probabilities
+        self.prefix = "EOT-" if self.n > 1 else ""
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        return (self._bind(noise) for noise in self.noises)
+
+
+def as_view(target: View | nn.Module) -> View:
+    """Return a view unchanged, and make one of a deterministic module; a random network needs an explicit view."""
+    if isinstance(target, View):
+        return target
+    if isinstance(target, RandomizedNetwork) and target.random:
+        raise GradDivError(
+            f"{type(target).__name__} is random: say how the adversary sees it, "
+            "with Fixed(F), EOT(F, n) or Given(models)"
+        )
+    return Fixed(target)

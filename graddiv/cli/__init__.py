@@ -3,6 +3,7 @@
 import codecs
 import io
 import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -11,42 +12,70 @@ from functools import partial
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from graddiv import __version__
-from graddiv.cli import attack, audit, data, measure, train
-from graddiv.cli.doctor import doctor
-from graddiv.cli.report import report
-from graddiv.cli.reproduce import reproduce
+from graddiv.cli import attack, audit, doctor, report, train
 from graddiv.errors import GradDivError, GradDivWarning
+
+INTERRUPTED = 130  #: The exit code after Ctrl-C.
+GO_ON = {"train", "tune", "attack", "measure", "audit", "reproduce", "data"}
+"""Commands that, given again, go on where they stopped."""
+
+
+def _sweep(words: list[str]) -> list[str]:
+    """`sweep RUNS --over n --values 1,5` is `attack RUNS --n 1,5`, with EOT-PGD of 20 iterations."""
+    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
+    given = {}
+    for option in {"--over", "--values"}.intersection(words):
+        place = words.index(option)
+        given[option] = "".join(words[place + 1 : place + 2])
+        del words[place : place + 2]
+    words = ["--attacks" if word == "--attack" else word for word in words]
+    over = given.get("--over", "lam")
+    compared = [] if over == "lam" else [f"--{over}", given.get("--values", "")]
+    return ["attack", "--attacks", "pgd", "--modes", "eot", "--m", "20", *words, *compared]
+
+
+OLD: dict[str, Callable[[list[str]], list[str]]] = {
+    "transfer": lambda words: ["measure", "--what", "transfer", *words],
+    "checklist": lambda words: ["measure", "--what", "checklist", *words],
+    "sweep": _sweep,
+    "records": lambda words: ["report", "--records", *words],
+    "rescore": lambda words: ["board", "--rescore", *words],
+    "recipes show": lambda words: ["recipes", *words],
+}
+"""Commands of before: the words behind them to the words of today.  They work until 0.2."""
+
+
+class Commands(TyperGroup):
+    """The commands, those of before under their new names."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Rewrite a command of before, and say so."""
+        for old, renewed in OLD.items():
+            words = old.split()
+            if args[: len(words)] == words:
+                args = renewed(args[len(words) :])
+                line = f"'graddiv {old}' goes with version 0.2: it is now 'graddiv {shlex.join(args)}'"
+                print(f"graddiv: DeprecationWarning: {line}", file=sys.stderr)
+        return super().parse_args(ctx, args)
+
 
 app = typer.Typer(
     name="graddiv",
+    cls=Commands,
     epilog="Start with 'graddiv doctor': what is installed, which data sets were found and what is missing. "
     "'graddiv --install-completion' completes commands in your shell.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-app.command("doctor")(doctor)
-app.command("train")(train.train)
-app.command("tune")(train.tune)
-app.command("attack")(attack.attack)
-app.command("records")(attack.records)
-app.command("measure", cls=measure.MeasureCommand)(measure.measure)
-app.command("transfer")(measure.transfer)
-app.command("checklist")(measure.checklist)
-app.command("sweep")(measure.sweep)
-app.command("audit")(audit.audit)
-app.command("board")(audit.board)
-app.command("rescore")(audit.rescore)
-app.command("reproduce")(reproduce)
-app.command("report")(report)
-app.add_typer(train.app, name="recipes")
-app.add_typer(data.app, name="data")
-
-
-GO_ON = {"train", "tune", "attack", "measure", "transfer", "checklist", "sweep", "audit", "reproduce", "data"}
-"""Commands that, given again, go on where they stopped."""
+for function in (
+    doctor.doctor, doctor.data, train.recipes, train.train, train.tune, attack.attack, attack.measure, audit.audit,
+    audit.board, report.reproduce, report.report,
+):  # fmt: skip
+    app.command(cls=attack.MeasureCommand if function is attack.measure else None)(function)
 
 
 def _print_version(wanted: bool | None) -> None:
@@ -90,10 +119,6 @@ def main() -> None:
             goes_on = GO_ON.intersection(sys.argv[1:2])
             _complain(f"stopped{'; the same command goes on where it stopped' if goes_on else ''}", INTERRUPTED)
         raise
-
-
-INTERRUPTED = 130
-"""The exit code after Ctrl-C."""
 
 
 def _complain(sentence: str, code: int = 2) -> None:

@@ -1,239 +1,205 @@
-"""`graddiv attack` and `graddiv records`."""
+"""`graddiv attack` and `graddiv measure`: what there is to know of a trained run."""
 
-import csv
-import sys
-from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Any
 
 import typer
+from typer.core import TyperCommand
 
-from graddiv.cli.common import INTERVAL, SPREADS, interval_of, leads, number, percent, progress_bar, suggest, words
-from graddiv.cli.data import DataRoot
-from graddiv.cli.train import Device
+from graddiv.cli.options import Evaluation, Machine, Work, command, suggest, whole_numbers, words
+from graddiv.errors import GradDivError
+from graddiv.progress import leads
 
 if TYPE_CHECKING:
-    import torch
+    from graddiv.attacks import Attack
+    from graddiv.evaluation import Cell
+    from graddiv.geometry import Geometry
 
-    from graddiv.evaluation import Target
-    from graddiv.experiment import Experiment
-    from graddiv.records import AttackRecord, Record, Row
-
-RunPath = Annotated[Path, typer.Argument(help="The directory of a trained run.")]
-Examples = Annotated[int | None, typer.Option(help="Only the first so many test examples.")]
-Out = Annotated[Path | None, typer.Option(help="Where records go; RUN/records if not given.")]
-Epsilon = Annotated[str, typer.Option(help="Radii such as 8/255 or 0.1,0.2; that of training if not given.")]
-Batch = Annotated[int, typer.Option(help="Images looked at together.")]
-Seed = Annotated[int, typer.Option(help="Seed of the adversary and of the models that judge.")]
-Split = Annotated[str, typer.Option(help="test, or validation to choose settings without looking at test data.")]
+CHECKLIST = "checklist"  #: the measurement that is a list of verdicts
 
 
-def attack(
-    run: RunPath,
-    suite: Annotated[
-        str,
-        typer.Option(
-            help="paper: all attacks of the paper. published: the same as the libraries of its time ran them. quick, "
-            "demo: fewer iterations. strong: attacks made for random networks, which choose n and m by themselves."
-        ),
-    ] = "quick",
-    attacks: Annotated[
-        str,
-        typer.Option(
-            help="Instead of all attacks of the suite, those of these names: fgsm, pgd, apgd-ce, apgd-dlr, fab, bb, "
-            "square, spgd, spgd-ce, arc."
-        ),
-    ] = "",
-    modes: Annotated[
-        str, typer.Option(help="fixed, eot1, eot: how the adversary sees the network.")
-    ] = "fixed,eot1,eot",
-    epsilon: Epsilon = "",
-    n: Annotated[int, typer.Option("--n", "--models", help="Sample models at each iteration of EOT.")] = 10,
-    m: Annotated[
-        int | None,
-        typer.Option("--m", "--iterations", help="Iterations of all attacks but FGSM; the suite's if not given."),
-    ] = None,
-    passes: Annotated[
-        int, typer.Option(help="Of the suite strong: forward and backward passes of each attack for an image.")
-    ] = 400,
-    repeats: Annotated[int, typer.Option(help="Times everything is done, with other draws.")] = 1,
-    peers: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with",
-            help="Also the attacks of another library, such as torchattacks, pyautoattack or foolbox, with the same n "
-            "and m. May be given several times.",
-        ),
-    ] = None,
-    total_only: Annotated[
-        bool,
-        typer.Option(
-            help="Only the Total: an image leaves once it is fooled beyond doubt, which saves passes where few survive."
-        ),
-    ] = False,
-    paper_rows: Annotated[
-        bool,
-        typer.Option(
-            help="Only the 16 rows of the paper's Total, without Square, EOT-FAB and EOT-B&B, which take most passes."
-        ),
-    ] = False,
-    examples: Examples = None,
-    split: Split = "test",
-    batch: Batch = 100,
-    seed: Seed = 0,
-    out: Out = None,
-    data_root: DataRoot = None,
-    device: Device = None,
-) -> None:
-    """Attack a trained run in three modes and print the paper's table.
+@dataclass(frozen=True)
+class Attacks:
+    """Which attacks are run, and what is spent on them.
+
+    suite: paper: all attacks of the paper. published: the same as the libraries of its time ran them. quick, demo:
+        fewer iterations. strong: attacks made for random networks, which choose n and m by themselves.
+    attacks: Instead of all attacks of the suite, those of these names: fgsm, pgd, apgd-ce, apgd-dlr, fab, bb, square,
+        spgd, spgd-ce, arc.
+    modes: fixed, eot1, eot: how the adversary sees the network.
+    n: Sample models at each iteration of EOT; 1,5,10 compares several.
+    m: Iterations of all attacks but FGSM; the suite's if not given.
+    restarts: Restarts of each attack.
+    passes: Of the suite strong: forward and backward passes of each attack for an image.
+    repeats: Times everything is done, with other draws.
+    peers: Also the attacks of another library, such as torchattacks, pyautoattack or foolbox, with the same n and m.
+        Repeatable.
+    total_only: Only the Total: an image leaves once it is fooled beyond doubt, which saves passes where few survive.
+    paper_rows: Only the 16 rows of the paper's Total, without Square, EOT-FAB and EOT-B&B, which take most passes.
+    """
+
+    suite: str = "quick"
+    attacks: str = ""
+    modes: str = "fixed,eot1,eot"
+    n: str = "10"
+    m: str = ""
+    restarts: str = "1"
+    passes: int = 400
+    repeats: int = 1
+    peers: list[str] = field(default_factory=list)
+    total_only: bool = False
+    paper_rows: bool = False
+
+    @property
+    def strong(self) -> bool:
+        """Whether a pilot chooses n and m."""
+        return self.suite == "strong" and not self.attacks
+
+    def chosen(self, geometry: "Geometry") -> "tuple[list[Attack], list[Attack]]":
+        """Our attacks, and those of other libraries, with each number of iterations and restarts."""
+        from graddiv.attacks.peers import peers
+        from graddiv.attacks.suites import suite
+        from graddiv.evaluation.budget import with_geometry
+
+        for name in ("n", "restarts"):
+            if not words(getattr(self, name)):
+                raise GradDivError(f"--{name} has no value, expected a number such as 10, or several such as 1,5,10")
+        own: list[Attack] = []
+        others: list[Attack] = []
+        steps: list[int | None] = [*whole_numbers(self.m)] or [None]
+        for m in steps:
+            for restarts in whole_numbers(self.restarts):
+                own += [replace(attack, restarts=restarts) for attack in suite(self.suite, words(self.attacks), m)]
+            others += peers(self.peers, self.suite, m)
+        others = [replace(attack, geometry=geometry) for attack in others]
+        if self.attacks:
+            return [replace(attack, geometry=geometry) for attack in own], others
+        made = with_geometry(own, geometry)
+        for name in dict.fromkeys(attack.name for attack in own if attack.name not in {each.name for each in made}):
+            typer.echo(f"{name} is left out: it is not made for the norm {geometry.name}", err=True)
+        return made, others
+
+    def cells(self, work: Work, geometry: "Geometry") -> "list[Cell]":
+        """Every attack in every mode at every radius, and clean images."""
+        from graddiv.evaluation import cells, papers_cells, strong_cells
+        from graddiv.evaluation.robustness import parse_modes
+
+        own, others = self.chosen(geometry)
+        target, models = work.target, whole_numbers(self.n)
+        every: dict[str, Any] = {"repeats": self.repeats, "random": target.random}
+        if self.strong:
+            spent: dict[str, Any] = {"passes": self.passes, "repeats": self.repeats, "geometry": geometry}
+            wanted = strong_cells(target, work.radii, work.session, **spent)
+        else:
+            modes = parse_modes(words(self.modes))
+            wanted = [cell for n in models for cell in cells(own, work.radii, modes=modes, n=n, **every)]
+        wanted = papers_cells(wanted, target) if self.paper_rows else wanted
+        beside = [cell for n in models for cell in cells(others, work.radii, modes=["eot"], n=n, **every)]
+        return list(dict.fromkeys([*wanted, *beside]))
+
+
+@command
+def attack(runs: list[Path], /, attacks: Attacks, evaluation: Evaluation, machine: Machine) -> None:
+    """Attack trained runs in three modes and print the paper's table of each.
 
     Success is judged afterwards, by an ensemble of 20 sample models the attack never saw.  Every number comes from
     records, example by example, below RUN/records; the same command again goes on where it stopped, and only
     computes what is missing.
 
+    Several values of --n, --m, --restarts or --epsilon, such as --n 1,5,10, are compared with everything else equal.
+    So are several runs, such as those of several lambda.
+
     Several processes share the work: torchrun --nproc-per-node N -m graddiv -- attack ...  Without the two dashes alone
     torchrun takes --n and --m for beginnings of its own options; --models and --iterations are the same.
+
+    runs: The directories of one or more trained runs.
     """
-    from graddiv.attacks.peers import peers as peers_of
-    from graddiv.attacks.registry import STRONG
-    from graddiv.distributed import join_processes
-    from graddiv.evaluation import attack_all, attack_until_fooled, cells, papers_cells, strong_cells
-    from graddiv.evaluation import suite as suite_of
-    from graddiv.evaluation.batches import writing
-    from graddiv.evaluation.cell import parse_modes
-    from graddiv.performance import keep_memory
-    from graddiv.runs import Run
+    from graddiv.cli.show import print_curve, print_records
+    from graddiv.evaluation import attack_all, attack_until_fooled
+    from graddiv.records import AttackRecord
 
-    keep_memory()
-    chosen, sights = suite_of(suite, words(attacks), m), parse_modes(words(modes))
-    others = peers_of(peers or [], suite, m)
-    strong = suite == STRONG and not attacks
-    directory = out or Run(run).records
-    with join_processes(device) as process:
-        target, experiment = load_target(run, split, examples, batch, seed, data_root, process.device)
-        radii = radii_of(epsilon, experiment)
-        how = attack_until_fooled if total_only else attack_all
-        with writing(directory, process), progress_bar() as progress:
-            if strong:
-                wanted = strong_cells(
-                    target,
-                    radii,
-                    passes=passes,
-                    repeats=repeats,
-                    directory=directory,
-                    process=process,
-                    progress=progress,
-                )
-            else:
-                wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
-            wanted = papers_cells(wanted, target) if paper_rows else wanted
-            beside = cells(others, radii, modes=["eot"], n=n, repeats=repeats, random=target.random)
-            wanted = list(dict.fromkeys([*wanted, *beside]))  # the clean images are in both
-            records = how(target, wanted, directory, process=process, progress=progress)
+    geometry, how = evaluation.geometry, attack_until_fooled if attacks.total_only else attack_all
+    found: list[Any] = []
+    directories = []
+    with machine.process() as process:
+        for run in runs:
+            with evaluation.of(run, process, machine, run.name if len(runs) > 1 else "") as work:
+                found += how(work.target, attacks.cells(work, geometry), work.session)
+                directories.append(work.session.directory)
     if leads():
-        print_records(records)
-        typer.echo(f"records: {directory}")
-        suggest(f"graddiv report {run}, or graddiv attack {run} --suite strong")
-
-
-def records(
-    directory: Annotated[Path, typer.Argument(help="A directory with records, at any depth.")],
-    as_csv: Annotated[bool, typer.Option("--csv", help="One line for each record, as CSV.")] = False,
-) -> None:
-    """Print the tables that the records of a directory make, or all of them as CSV."""
-    from graddiv.records import MeasurementRecord, as_rows, read_all
-
-    found = read_all(directory)
-    if not as_csv:
         print_records(found)
-        others = sorted({record.kind for record in found if isinstance(record, MeasurementRecord)})
-        if others:
-            typer.echo(f"also there, for --csv and the report: {', '.join(others)}")
-        suggest(f"graddiv records {directory} --csv, or graddiv report RUN")
-        return
-    lines = as_rows(found)
-    columns = list(dict.fromkeys(key for line in lines for key in line))
-    writer = csv.DictWriter(sys.stdout, columns, restval="")
-    writer.writeheader()
-    writer.writerows(lines)
-    suggest("graddiv report RUN draws what they say")
+        given = {"n": attacks.n, "m": attacks.m, "restarts": attacks.restarts, "epsilon": evaluation.epsilon}
+        several = [name for name, text in given.items() if len(words(text)) > 1] + ["lam"] * (len(runs) > 1)
+        if len(several) == 1:
+            print_curve([record for record in found if isinstance(record, AttackRecord)], several[0])
+        for directory in directories:
+            typer.echo(f"records: {directory}")
+        names = " ".join(map(str, runs))
+        suggest(f"graddiv report {names}, or graddiv attack {names} --suite strong")
 
 
-def load_target(
-    run: Path,
-    split: str,
-    examples: int | None,
-    batch: int,
-    seed: int,
-    data_root: Path | None,
-    device: "torch.device",
-) -> "tuple[Target, Experiment]":
-    """A trained run with the examples it is judged on, and its settings; the parameters are the options' values."""
-    from graddiv.evaluation import target_of
-    from graddiv.runs import Run
+class MeasureCommand(TyperCommand):
+    """Its help lists the measurements; their registry needs torch, so only this help waits for it."""
 
-    root = str(data_root) if data_root else None
-    experiment, F = Run(run).experiment, Run(run).network(root)
-    target = target_of(
-        experiment, F, split=split, examples=examples, batch=batch, seed=seed, data_root=root, device=device
-    )
-    return target, experiment
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """What the docstring says, then each measurement with what its record is of."""
+        from graddiv.evaluation.measurements import MEASUREMENTS
+
+        about = {name: (each.record.__doc__ or "").strip().splitlines()[0] for name, each in MEASUREMENTS.items()}
+        about[CHECKLIST] = "Do gradients hide, and have the attacks converged?  Verdicts; only if asked for."
+        self.help = "\n\n".join([self.help or "", *(f"[bold]{name}[/]: {text}" for name, text in about.items())])
+        super().format_help(ctx, formatter)
 
 
-def radii_of(epsilon: str, experiment: "Experiment") -> list[float]:
-    """The radii that the option names; if it names none, the one at which the run's method is compared."""
-    from graddiv.recipes import radius
+@command
+def measure(
+    run: Path, /, *, what: str = "", gradients: int = 100, k: int = 50, m: int = 20, quick: bool = False,
+    evaluation: Evaluation, machine: Machine,
+) -> None:  # fmt: skip
+    """Measure how concentrated a trained run's gradients are, and what an adversary gains by it.
 
-    return [number(text) for text in words(epsilon)] or [radius(experiment)]
+    The figures of a report are drawn from these records, which lie below RUN/records.
 
+    run: The directory of a trained run.
+    what: Which measurements, separated by commas; all that apply if not given.
+    gradients: Gradients at each example, and models of the largest ensemble.
+    k: Sample models of transfer, each of them source and target.
+    m: Iterations of attacks; the checklist has its own.
+    quick: Of the checklist, which must be asked for: few iterations and models, 100 examples; minutes.
+    """
+    from graddiv.cli.show import print_verdicts
+    from graddiv.evaluation.behaviours import checklist
+    from graddiv.evaluation.budget import BUDGETS, Budget
+    from graddiv.evaluation.measurements import MEASUREMENTS, defined_in
 
-def print_records(records: "Sequence[Record]") -> None:
-    """The tables that records of attacks make, and those of Totals."""
-    from graddiv.cli.total import print_totals
-    from graddiv.records import AttackRecord, TotalRecord
-
-    print_tables([record for record in records if isinstance(record, AttackRecord)])
-    print_totals([record for record in records if isinstance(record, TotalRecord)])
-
-
-def print_tables(records: "list[AttackRecord]") -> None:
-    """One table for each network and epsilon: mean and std over draws, the interval apart."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from graddiv.cli.total import name_of
-    from graddiv.records import by_value, table
-
-    console = Console()
-    groups: dict[object, list[AttackRecord]] = {}
-    for record in records:
-        groups.setdefault((record.target, record.parameters, record.data.sha256), []).append(record)
-    for together in groups.values():
-        clean = [record for record in together if record.label == "clean"]
-        for epsilon, group in by_value([r for r in together if r.label != "clean"], "epsilon").items():
-            first = group[0]
-            shown = Table(
-                "attack", "accuracy %", INTERVAL, "per draw %",
-                title=f"{name_of(first, records)}: epsilon {epsilon:.4g}, "
-                f"{first.examples} {first.data.split} examples, ensemble of {first.n_ensemble}",
-                title_justify="left",
-            )  # fmt: skip
-            rows = table([*clean, *group])
-            for row in rows:
-                per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
-                label = _of_how_many(row, sum(r.per_draw is not None and r.label != "clean" for r in rows))
-                shown.add_row(label, percent(row.accuracy), interval_of(row.accuracy), per_draw)
-            console.print(shown)
-    if groups:
-        typer.echo(SPREADS)
-
-
-def _of_how_many(row: "Row", attacks: int) -> str:
-    """The label of a row; a Total of a part of the rows says so."""
-    from graddiv.records import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
-
-    if row.label == PAPERS_TOTAL and row.attacks < len(PAPER_ROWS):
-        return f"Total ({row.attacks} of the paper's {len(PAPER_ROWS)} rows)"
-    if row.label == ALL_TOTAL and row.attacks < attacks:
-        return f"Total ({row.attacks} of all {attacks} rows)"
-    return row.label
+    names, norm = words(what), evaluation.norm
+    asked, checked = [defined_in(name, norm) for name in names if name != CHECKLIST], CHECKLIST in names
+    if quick and not checked:
+        raise GradDivError("--quick shortens the checklist alone, expected --what checklist with it")
+    if checked and len(words(evaluation.epsilon)) > 1:
+        raise GradDivError(f"--epsilon is {evaluation.epsilon!r}, expected one radius: a checklist is of one")
+    if quick:
+        out = evaluation.out or run / "records-quick"
+        evaluation = replace(evaluation, examples=evaluation.examples or 100, out=out)
+    with machine.process() as process, evaluation.of(run, process, machine) as work:
+        target, radii = work.target, work.radii
+        every = [
+            e for e in MEASUREMENTS.values() if norm in e.norms and (target.random or not e.of_random_networks_only)
+        ]
+        budget = Budget(gradients=gradients, models=k, m=m, norm=norm)
+        chosen = asked if names else every
+        jobs = [job for each in chosen for radius in radii for job in each.jobs(target, radius, budget)]
+        different = list({job.file: job for job in jobs}.values())  # some do not depend on the radius
+        records, verdicts = work.session.run(different), []
+        if checked:
+            spent = BUDGETS["checklist"]["quick" if quick else "standard"]
+            verdicts = checklist(target, radii[0], work.session, budget=spent, geometry=evaluation.geometry)
+    if leads():
+        for record in records:
+            typer.echo(record.summary)
+        if checked:
+            of = f"epsilon {radii[0]:.4g}, {len(target.data)} {evaluation.split} examples"
+            print_verdicts(verdicts, f"{target.name}: {of}")
+        typer.echo(f"records: {work.session.directory}")
+        suggest(f"graddiv report {run}" + (f", or graddiv attack {run} --suite strong" if checked else ""))

@@ -1,134 +1,110 @@
-"""`graddiv audit`, `graddiv board` and `graddiv rescore`: networks of any kind."""
+"""`graddiv audit` and `graddiv board`: networks of any kind."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from graddiv.cli.common import leads, number, progress_bar, suggest, words
-from graddiv.cli.data import DataRoot
-from graddiv.cli.measure import print_items
-from graddiv.cli.train import Device
+from graddiv.cli.options import Machine, command, number, numbers, suggest, words
 from graddiv.errors import GradDivError
+from graddiv.progress import Bar, leads
 
 if TYPE_CHECKING:
-    from graddiv.auditing import Audit
-    from graddiv.auditing.inputs import Bounds
-
-ModelReference = Annotated[
-    str,
-    typer.Argument(
-        help="file.py:factory, a function without arguments that returns the model (or the model itself); or the "
-        "directory of a run of graddiv."
-    ),
-]
+    from graddiv.evaluation.card import Audit
+    from graddiv.evaluation.examples import Bounds
 
 
+@command
 def audit(
-    model: ModelReference,
-    data: Annotated[
-        str, typer.Option(help="An .npz file with the arrays x and y, or a data set by name; for a run, its own.")
-    ] = "",
-    epsilon: Annotated[
-        str,
-        typer.Option(
-            help="The radius, as a share of the range of a pixel; 8/255 if not given, for a run that of its training."
-        ),
-    ] = "",
-    norm: Annotated[str, typer.Option(help="linf or l2.")] = "linf",
-    budget: Annotated[str, typer.Option(help="quick: minutes. standard: hours. exhaustive: days.")] = "quick",
-    bounds: Annotated[str, typer.Option(help="The range of a pixel if it is not 0,1: such as 0,255.")] = "",
-    examples: Annotated[int | None, typer.Option(help="Only the first so many; 100 where the budget is quick.")] = None,
-    name: Annotated[str | None, typer.Option(help="What the network is called.")] = None,
-    about: Annotated[
-        list[str], typer.Option("--about", metavar="KEY=VALUE", help="For the card: authors, link, dataset, ...")
-    ] = [],  # noqa: B006 -- Typer copies it
-    peers: Annotated[
-        list[str],
-        typer.Option("--with", metavar="LIBRARY", help="Also run the attacks of this library: torchattacks, ..."),
-    ] = [],  # noqa: B006 -- Typer copies it
-    out: Annotated[Path | None, typer.Option(help="Where everything goes; audits/NAME if not given.")] = None,
-    seed: Annotated[int, typer.Option(help="Seed of everything random.")] = 0,
-    batch: Annotated[int, typer.Option(help="Images looked at together.")] = 100,
-    data_root: DataRoot = None,
-    device: Device = None,
-) -> None:
+    model: str, /, *, data: str = "", epsilon: str = "", norm: str = "linf", budget: str = "quick",
+    bounds: str = "", examples: int | None = None, name: str | None = None, about: list[str] = [],  # noqa: B006
+    peers: list[str] = [], out: Path | None = None, seed: int = 0, batch: int = 100, machine: Machine,  # noqa: B006
+) -> None:  # fmt: skip
     """Audit any stochastic (or deterministic) network: look, attack, and say what is proved and what is not.
 
     Writes a page, a card (JSON) and the adversarial examples.  Exits with 0 if the audit is complete, with 3 if its
     evidence is not sufficient.  The same command again goes on where it stopped.  Several processes share the work:
     torchrun --nproc-per-node N -m graddiv -- audit ...
-    """
-    from graddiv.auditing import audit as carry_out
-    from graddiv.auditing.inputs import read_examples
-    from graddiv.auditing.model import load_model
-    from graddiv.distributed import join_processes
-    from graddiv.performance import keep_memory
 
-    keep_memory()
-    root = str(data_root) if data_root else None
-    few = 100 if examples is None and budget == "quick" else examples
-    given = load_model(model)
-    if not isinstance(given, Path) and not data:
+    model: file.py:factory, a function without arguments that returns the model (or the model itself); or the directory
+        of a run of graddiv.
+    data: An .npz file with the arrays x and y, or a data set by name; for a run, its own.
+    epsilon: The radius, as a share of the range of a pixel; 8/255 if not given, for a run that of its training, and for
+        a run in l2 that of a ball about as easy.
+    norm: linf or l2.
+    budget: quick: minutes. standard: hours. exhaustive: days.
+    bounds: The range of a pixel if it is not 0,1: such as 0,255.
+    examples: Only the first so many; 100 where the budget is quick.
+    name: What the network is called.
+    about: For the card: authors, link, dataset, ... Repeatable.
+    peers: Also run the attacks of this library: torchattacks, ... Repeatable.
+    out: Where everything goes; audits/NAME if not given.
+    seed: Seed of everything random.
+    batch: Images looked at together.
+    """
+    from graddiv.evaluation.audit import audit as carry_out
+    from graddiv.evaluation.examples import read_examples
+    from graddiv.evaluation.measurements import l2_radius
+    from graddiv.evaluation.models import load_model
+    from graddiv.recipes import radius as radius_of_training
+    from graddiv.runs import Run
+
+    given, radius = load_model(model), number(epsilon) if epsilon else 8 / 255
+    if isinstance(given, Path):
+        data = data or Run(given).experiment.data.name
+    elif not data:
         raise GradDivError("--data is missing, expected an .npz file with the arrays x and y, or a data set by name")
-    x, y = read_examples(data or _data_of(model), few, root)
+    x, y = read_examples(data, 100 if examples is None and budget == "quick" else examples, machine.root)
+    if isinstance(given, Path) and not epsilon:
+        radius = radius_of_training(Run(given).experiment)
+        radius = radius if norm == "linf" else l2_radius(radius, x[0].numel())
     directory = out or Path("audits") / (name or (given.name if isinstance(given, Path) else model.rpartition(":")[2]))
-    with join_processes(device) as process, progress_bar() as progress:
+    with machine.process() as process, Bar() as progress:
         found = carry_out(
-            given,
-            x,
-            y,
-            epsilon=number(epsilon) if epsilon else _radius_of(model) if isinstance(given, Path) else 8 / 255,
-            norm=norm,
-            bounds=_bounds(bounds),
-            budget=budget,
-            name=name,
-            about=_pairs(about),
-            peers=peers,
-            out=directory,
-            seed=seed,
-            batch=batch,
-            progress=progress,
-            process=process,
-            device=process.device,
-            data_root=root,
-        )
+            given, x, y, epsilon=radius, norm=norm, bounds=_bounds(bounds),
+            budget=budget, name=name, about=_pairs(about), peers=peers, out=directory, seed=seed, batch=batch,
+            progress=progress, process=process, device=process.device, data_root=machine.root,
+        )  # fmt: skip
     if leads():
         _print(found)
         typer.echo(f"report: {directory / 'report.html'}")
-        suggest(
-            f"open it in a browser; docs/audit.md says how to read it; graddiv board {directory.parent} ranks audits"
-        )
+        ranked = f"graddiv board {directory.parent} ranks audits"
+        suggest(f"open it in a browser; docs/audit.md says how to read it; {ranked}")
     raise typer.Exit(found.exit_code)
 
 
-def board(directory: Annotated[Path, typer.Argument(help="A directory with audits, at any depth.")]) -> None:
-    """Make one static page that ranks all audited networks below a directory by what is sure to be left of them."""
-    from graddiv.auditing.board import board as make
+@command
+def board(
+    directory: Path, /, *, rescore: bool = False, model: str = "", images: Path | None = None, who: str = "",
+    attack: str = "",
+) -> None:  # fmt: skip
+    """Make one static page that ranks all audited networks below a directory by what is sure to be left of them.
 
-    typer.echo(f"board: {make(directory)}")
-    suggest("open it in a browser; graddiv rescore CARD --model FILE:FACTORY checks an entry")
+    With --rescore check one entry: 'graddiv board CARD --rescore --model FILE:FACTORY' scores its adversarial examples
+    on other draws, and --images lowers it if its examples leave less.
 
+    directory: A directory with audits, at any depth; to rescore, one audit or card.
+    rescore: Score the adversarial examples of a card again, or lower it with better ones.
+    model: To rescore: file.py:factory of the card's network, or a run.
+    images: To rescore: an .npz file with other adversarial examples, x_adv; the card's own if not given.
+    who: To rescore: who found them.
+    attack: To rescore: how they were found.
+    """
+    from graddiv.evaluation.card import board as make
+    from graddiv.evaluation.card import rescore as score
+    from graddiv.evaluation.models import load_model
 
-def rescore(
-    card: Annotated[Path, typer.Argument(help="A card, or the directory of an audit.")],
-    model: Annotated[str, typer.Option(help="file.py:factory of the network that the card is of, or a run.")],
-    images: Annotated[
-        Path | None, typer.Option(help="An .npz file with other adversarial examples, x_adv; the card's own if absent.")
-    ] = None,
-    who: Annotated[str, typer.Option(help="Who found them.")] = "",
-    attack: Annotated[str, typer.Option(help="How they were found.")] = "",
-) -> None:
-    """Score the adversarial examples of a card again, or lower it with a file of better ones."""
-    from graddiv.auditing.board import rescore as score
-    from graddiv.auditing.model import load_model
-
-    found = score(card, load_model(model), images, who=who, attack=attack)
+    if not (rescore or model or images):
+        typer.echo(f"board: {make(directory)}")
+        suggest("open it in a browser; graddiv board CARD --rescore --model FILE:FACTORY checks an entry")
+        return
+    if not model:
+        raise GradDivError("--model is missing, expected file.py:factory of the network that the card is of, or a run")
+    found = score(directory, load_model(model), images, who=who, attack=attack)
     if not found["same_network"]:
         typer.echo("the parameters are not those that the card was made with")
-    before, now = found["before"], found["now"]
-    typer.echo(f"ensemble: {now}")
-    typer.echo(f"on the card: {before}")
+    typer.echo(f"ensemble: {found['now']}")
+    typer.echo(f"on the card: {found['before']}")
     typer.echo(f"per draw: {100 * found['per_draw'].mean:.1f} %")
     if images is not None:
         typer.echo("the card is lowered" if found["lowered"] else "the card stays as it is")
@@ -140,10 +116,12 @@ def _print(found: "Audit") -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from graddiv.cli.show import print_verdicts
+
     odd = [item for item in found.checks.values() if item.verdict != "pass"]
     if odd:
-        print_items(odd, "Before the attacks: what was found")
-    print_items(found.indicators, "How the attacks behaved")
+        print_verdicts(odd, "Before the attacks: what was found")
+    print_verdicts(found.indicators, "How the attacks behaved")
     table = Table("", "clean %", "attacked %", "95 % over images", title="Three numbers", title_justify="left")
     for name, clean, robust in found.rows:
         interval = f"{100 * robust.low:.1f} to {100 * robust.high:.1f}"
@@ -161,24 +139,11 @@ def _pairs(texts: list[str]) -> dict[str, str]:
 
 
 def _bounds(text: str) -> "Bounds | None":
-    """0,255; for several channels low and high by turns: 0:0:0,1:1:1."""
-    if not text:
+    """0,255; for several channels 0:0:0,1:1:1."""
+    parts = [numbers(part.replace(":", ",")) for part in words(text)]
+    if not parts:
         return None
-    parts = [[number(value) for value in part.split(":")] for part in words(text)]
     if len(parts) != 2:
         raise GradDivError(f"--bounds is {text!r}, expected two numbers such as 0,255")
     low, high = (part[0] if len(part) == 1 else part for part in parts)
     return low, high
-
-
-def _data_of(run: str) -> str:
-    from graddiv.runs import Run
-
-    return Run(Path(run)).experiment.data.name
-
-
-def _radius_of(run: str) -> float:
-    from graddiv.recipes import radius
-    from graddiv.runs import Run
-
-    return radius(Run(Path(run)).experiment)

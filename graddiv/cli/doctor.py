@@ -1,123 +1,75 @@
-"""`graddiv doctor`: what this machine has, what is missing and the command that gets it."""
+"""`graddiv doctor` and `graddiv data`: what this machine has, what is missing or damaged, and how to get it."""
 
 import os
 import platform
-import warnings
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import typer
 
 from graddiv import __version__
-from graddiv.cli.common import suggest
-from graddiv.cli.data import DataRoot
-from graddiv.cli.train import Device
-from graddiv.errors import GradDivWarning
-from graddiv.extras import EXTRAS
+from graddiv.cli.options import Machine, command, suggest
+from graddiv.errors import EXTRAS, GradDivError, unknown
+from graddiv.progress import Bar
 
 REQUIRED = ("torch", "numpy", "scipy", "jaxtyping", "safetensors")
-"""Those of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
+"""The packages of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
 PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox", "eagerpy", "numba", "llvmlite")
-"""Those of requirements/peers.txt."""
+"""The packages of requirements/peers.txt."""
 
 
-def doctor(
-    run: Annotated[
-        Path | None,
-        typer.Argument(
-            help="A run, or any directory with runs, records or reports: say whether its files are as they were "
-            "written, and exit with 1 if one is not."
-        ),
-    ] = None,
-    data_root: DataRoot = None,
-    peers: Annotated[bool, typer.Option("--peers", help="Also list the libraries that tests compare with.")] = False,
-    selfcheck: Annotated[
-        bool,
-        typer.Option(
-            "--selfcheck",
-            help="Also attack and measure two networks that come with the package, for about a minute, and say whether "
-            "what is found lies in the expected ranges; exits with 1 if it does not.",
-        ),
-    ] = False,
-    device: Device = None,
-) -> None:
-    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory."""
+@command
+def doctor(run: Path | None = None, /, *, list_peers: bool = False, selfcheck: bool = False, machine: Machine) -> None:
+    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory.
+
+    run: A run, or any directory with runs, records or reports: say whether its files are as they were written, and exit
+        with 1 if one is not.
+    list_peers: Also list the libraries that tests compare with.
+    selfcheck: Also attack and measure two networks that come with the package, for about a minute, and say whether what
+        is found lies in the expected ranges; exits with 1 if it does not.
+    """
     if run is not None:
         if not _is_intact(run):
             suggest("restore what is damaged from a copy, or delete it and run the command that made it again")
             raise typer.Exit(1)
         suggest(f"graddiv report {run}")
         return
-    import torch
+    _print_machine(list_peers)
+    from graddiv.data import SOURCES, status
 
-    from graddiv.data import lookup, names, status
-    from graddiv.distributed import accelerator
-
-    _section("software")
-    _row("graddiv", __version__)
-    _row("python", f"{platform.python_version()} on {platform.platform(terse=True)}")
-    for package in REQUIRED:
-        _row(package, _installed(package) or f"missing; get it with 'pip install {package}'")
-    for extra, packages in EXTRAS.items():
-        for package in packages:
-            _row(package, _installed(package) or f"missing; get it with 'pip install graddiv[{extra}]'")
-    for package in PEERS if peers else ():
-        _row(package, _installed(package) or f"missing, only tests use it; 'pip install --no-deps {package}'")
-
-    _section("machine")
-    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    _row("device", ", ".join(devices) or str(accelerator() or "CPU only: torch sees no accelerator"))
-    _row("threads", f"{torch.get_num_threads()} used by torch of {_cores()} cores (set OMP_NUM_THREADS to change it)")
-    _row("memory", _memory())
-
-    _section("data sets")
-    for name in names():
-        _row(name, status(lookup(name), data_root))
-    if selfcheck and not _selfcheck(device):
+    _section("data sets", {name: status(source, machine.data_root) for name, source in SOURCES.items()})
+    if selfcheck and not _selfcheck(machine.device):
         suggest("graddiv doctor --selfcheck in a new environment, with the versions of constraints.txt")
         raise typer.Exit(1)
     suggest("graddiv reproduce demo --quick, or graddiv data fetch NAME for a data set that is missing")
 
 
-def _is_intact(directory: Path) -> bool:
-    """Print what is wrong with the files of a directory; whether nothing is."""
-    from graddiv.cli.verify import verify
-
-    with warnings.catch_warnings(action="ignore", category=GradDivWarning):  # what it would say is counted
-        found = list(verify(directory))
-    damaged = [finding for finding in found if finding.problem is not None]
-    for finding in damaged:
-        typer.echo(f"DAMAGED {finding.path}: {finding.problem}")
-    certain = sum(finding.has_checksum for finding in found if finding.problem is None)
-    typer.echo(
-        f"{directory}: {len(found)} files read, {len(damaged)} damaged; {certain} are as they were written by their "
-        f"checksum, {len(found) - len(damaged) - certain} have none"
-    )
-    return not damaged
-
-
-def _selfcheck(device: str | None) -> bool:
-    """Print each check as it is made; whether all of them passed."""
-    from graddiv.distributed import join_processes
-    from graddiv.paper.selfcheck import selfcheck
-
-    _section("selfcheck")
-    passed = True
-    with join_processes(device) as process:
-        for check in selfcheck(process.device):
-            verdict = "ok" if check.passed else "NOT AS EXPECTED"
-            typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
-            passed &= check.passed
-    return passed
-
-
-def _section(title: str) -> None:
+def _section(title: str, rows: dict[str, str]) -> None:
     typer.secho(title, bold=True)
+    for name, value in rows.items():
+        typer.echo(f"  {name:<15}{value}")
 
 
-def _row(name: str, value: str) -> None:
-    typer.echo(f"  {name:<15}{value}")
+def _print_machine(peers: bool) -> None:
+    """Versions, devices, threads and memory."""
+    import torch
+
+    from graddiv.distributed import accelerator
+
+    missing = {package: f"missing; get it with 'pip install {package}'" for package in REQUIRED}
+    missing |= {p: f"missing; get it with 'pip install graddiv[{extra}]'" for extra, ps in EXTRAS.items() for p in ps}
+    if peers:
+        missing |= {p: f"missing, only tests use it; 'pip install --no-deps {p}'" for p in PEERS}
+    python = f"{platform.python_version()} on {platform.platform(terse=True)}"
+    found = {package: _installed(package) or hint for package, hint in missing.items()}
+    _section("software", {"graddiv": __version__, "python": python, **found})
+    devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    threads = f"{torch.get_num_threads()} used by torch of {cores} cores (set OMP_NUM_THREADS to change it)"
+    device = ", ".join(devices) or str(accelerator() or "CPU only: torch sees no accelerator")
+    _section("machine", {"device": device, "threads": threads, "memory": _memory()})
 
 
 def _installed(package: str) -> str | None:
@@ -127,14 +79,147 @@ def _installed(package: str) -> str | None:
         return None
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _memory() -> str:
-    pages = {
-        name: os.sysconf(f"SC_{name}") for name in ("PHYS_PAGES", "AVPHYS_PAGES") if f"SC_{name}" in os.sysconf_names
+    if not {"SC_PHYS_PAGES", "SC_AVPHYS_PAGES"} <= os.sysconf_names.keys():
+        return "unknown on this system"
+    total, free = (os.sysconf(f"SC_{name}PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30 for name in ("", "AV"))
+    return f"{total:.1f} GiB, {free:.1f} GiB of it free"
+
+
+def _selfcheck(device: str | None) -> bool:
+    """Print each check as it is made; whether all of them passed."""
+    from graddiv.distributed import join_processes
+    from graddiv.paper.shipped import selfcheck
+
+    _section("selfcheck", {})
+    passed = True
+    with join_processes(device) as process:
+        for check in selfcheck(process.device):
+            verdict = "ok" if check.passed else "NOT AS EXPECTED"
+            typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
+            passed &= check.passed
+    return passed
+
+
+def _is_intact(directory: Path) -> bool:
+    """Read every file of graddiv's below a directory, print what is wrong with them; whether nothing is."""
+    if not directory.is_dir():
+        raise GradDivError(f"there is no directory {directory}: expected that of a run, of records or of a report")
+    whole = damaged = certain = 0
+    for path in sorted(directory.rglob("*")):
+        if (read := _reader(path)) is None:
+            continue
+        try:
+            read(path)
+            whole += 1
+            certain += path.suffix in (".safetensors", ".record", ".jsonl") or path.parent.suffix == ".parts"
+        except GradDivError as error:
+            damaged += 1
+            typer.echo(f"DAMAGED {path}: {error}")
+    typer.echo(
+        f"{directory}: {whole + damaged} files read, {damaged} damaged; {certain} are as they were written by their "
+        f"checksum, {whole - certain} have none"
+    )
+    return not damaged
+
+
+def _reader(path: Path) -> Callable[[Path], Any] | None:
+    """What reads a file of this name; None for files that are not graddiv's, or that a process is writing."""
+    from graddiv import store
+    from graddiv.records import Record
+    from graddiv.report.plan import PLAN, Plan
+    from graddiv.runs import CHECKLIST, Run
+
+    run = Run(path.parent)
+    if path.name.startswith("."):
+        return None
+    if path.parent.suffix == ".parts":
+        return store.read_arrays
+    by_name: dict[str, Callable[[Path], Any]] = {
+        run.version_file.name: lambda path: run.check_format(),
+        run.experiment_file.name: lambda path: run.experiment,
+        run.data_file.name: store.read_json,
+        run.recipe_file.name: store.read_toml,
+        run.log_file.name: lambda path: run.log,
+        PLAN: lambda path: Plan.load(path.parent),
+        CHECKLIST: store.read_json,
     }
-    gigabytes = {name: count * os.sysconf("SC_PAGE_SIZE") / 2**30 for name, count in pages.items()}
-    total, free = gigabytes.get("PHYS_PAGES"), gigabytes.get("AVPHYS_PAGES")
-    return f"{total:.1f} GiB, {free:.1f} GiB of it free" if total and free else "unknown on this system"
+    by_suffix = {".safetensors": _read_checkpoint, ".record": Record.load}
+    return by_suffix.get(path.suffix) or by_name.get(path.name)
+
+
+def _read_checkpoint(path: Path) -> None:
+    """Read a checkpoint; that of the end of training must fit the network and the log beside it."""
+    from graddiv import store
+    from graddiv.runs import Run, TrainingPosition
+
+    _, description = store.read_tensors(path)
+    TrainingPosition.of(description, path)
+    run = Run(path.parent.parent)
+    needs_data = run.finished and run.experiment.rules.interpolated
+    if run.finished and path == run.trained_checkpoint and not needs_data:
+        run.network()
+
+
+@command
+def data(action: str = "list", name: str = "", /, *, machine: Machine) -> None:
+    """List, verify and fetch the data sets.
+
+    action: list: shape, sizes, and where each was found or the command that gets it. verify: compare the md5 of each
+        official file, and exit with 1 if one is wrong or missing. fetch: download; one that was cut resumes.
+    name: One data set; list and verify take all if none is named.
+    """
+    actions = {"list": _list, "verify": _verify, "fetch": _fetch}
+    if action not in actions:
+        raise unknown("action", action, actions)
+    actions[action](name, machine.data_root)
+
+
+def _list(name: str, root: Path | None) -> None:
+    from graddiv.data import SOURCES, status
+
+    for source in [SOURCES[name]] if name else SOURCES.values():
+        shape = "x".join(map(str, source.shape))
+        train, test = source.training_examples, source.sizes["test"]
+        sizes = f"{train:>6} train {source.held_out:>5} validation {test:>6} test"
+        print(f"{source.name:<11} {shape:<8} {sizes}  {status(source, root)}")
+    suggest("graddiv train NAME/adv-bnn; graddiv recipes lists all")
+
+
+def _verify(name: str, root: Path | None) -> None:
+    from graddiv.data import SOURCES
+    from graddiv.data.files import fetch_command, inspect
+
+    failed = False
+    for source in [SOURCES[name]] if name else SOURCES.values():
+        findings = list(inspect(source, root))
+        if not findings:
+            print(f"{source.name}: generated, no file to verify")
+        elif not name and all(md5 is None for _, md5 in findings):
+            print(f"{source.name}: not here; get it with '{fetch_command(source, root)}'")
+        else:
+            for copy, md5 in findings:
+                wrong = "missing" if md5 is None else f"wrong, md5 {md5}, expected {copy.md5}"
+                print(f"{source.name}: {copy.path}: {'ok' if md5 == copy.md5 else wrong}")
+            failed |= any(md5 != copy.md5 for copy, md5 in findings)
+    suggest("graddiv data fetch NAME for what is wrong or missing" if failed else "graddiv recipes")
+    if failed:
+        raise typer.Exit(1)
+
+
+def _fetch(name: str, root: Path | None) -> None:
+    from graddiv.data import SOURCES, status
+    from graddiv.data.fetch import fetch
+    from graddiv.data.files import fetch_root, inspect
+
+    if not name:
+        raise GradDivError(f"no data set is named, expected 'graddiv data fetch NAME' with one of {', '.join(SOURCES)}")
+    source = SOURCES[name]
+    if all(md5 == copy.md5 for copy, md5 in inspect(source, root)) or not source.downloads:
+        print(f"{name}: {status(source, root)}, nothing to fetch")
+    else:
+        folder = fetch_root(source, root)
+        with Bar() as bar:
+            fetch(source, folder, bar)
+        print(f"{name}: fetched and verified in {folder}")
+    suggest(f"graddiv train {name}/adv-bnn")

@@ -1,65 +1,286 @@
-"""`graddiv report`: draw tables, figures and page from records on disk."""
+"""`graddiv reproduce` and `graddiv report`: tables, figures and page, from training on or from records on disk."""
 
+import csv
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from graddiv.cli.common import number, suggest
+from graddiv.cli.options import Machine, command, number, suggest, whole_numbers
 from graddiv.errors import GradDivError
+from graddiv.progress import Bar, leads, shown
+
+if TYPE_CHECKING:
+    from graddiv.paper.entries import Entry
+    from graddiv.paper.planning import Request
+    from graddiv.paper.tasks import Task, TaskRunner
+
+FITS = 6  #: Columns that a terminal has room for; wider tables are in the report.
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """What is reproduced, and how.
+
+    scale: paper, quick or demo, as in 'graddiv train'; quick, and demo for the demo.
+    data: Another data set than the paper's, such as mnist-mini.
+    overrides: Change a setting of all recipes that have it, such as training.epochs=1. Repeatable.
+    seeds: Train every run once for each of these seeds, such as 0,1,2; tables show the spread.
+    suite: published: in the table of attacks APGD, FAB and B&B return what the libraries of the paper's time did,
+        instead of what is strongest on randomized networks.
+    quick: Of the demo: a minute of it, without training.
+    norm: Of attacks, linf or l2: there at the radii of balls about as easy, and without the paper's values.
+    """
+
+    scale: str = ""
+    data: str | None = None
+    overrides: list[str] = field(default_factory=list)
+    seeds: str = ""
+    suite: str = ""
+    quick: bool = False
+    norm: str = "linf"
+
+    def request(self, target: str) -> "Request":
+        """What the planner is asked for."""
+        from graddiv.paper.entries import QUICK_DEMO, entries_of
+        from graddiv.paper.planning import Request
+
+        if self.quick and target != "demo":
+            raise GradDivError(f"--quick is a shorter demo, but the target is {target}: take --scale demo for it")
+        if self.suite not in ("", "published"):
+            raise GradDivError(f"--suite is {self.suite!r}, expected published, or nothing for the strongest rules")
+        entries = _in_norm(QUICK_DEMO if self.quick else entries_of(target), self.norm)
+        scale = self.scale or ("demo" if target == "demo" else "quick")
+        seeds, published = whole_numbers(self.seeds), self.suite == "published"
+        return Request(entries, scale, self.data, self.overrides, seeds, published, self.quick, self.norm)
+
+    def claim(self, target: str, scale: str) -> dict[str, object]:
+        """What the file in the report's directory says of it."""
+        said = {"target": target, "scale": scale, "data": self.data, "set": self.overrides, "seeds": self.seeds}
+        usual = {"quick": False, "norm": "linf"}
+        more = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
+        return {**said, "suite": self.suite, **more}
+
+
+def _in_norm(entries: "Sequence[Entry]", norm: str) -> "list[Entry]":
+    """The entries that can be measured in the norm; prints why others cannot, and refuses if it is the only one."""
+    from graddiv.paper.needs import check_norm
+
+    found = []
+    for entry in entries:
+        try:
+            for need in entry.needs:
+                check_norm(need, norm)
+            found.append(entry)
+        except GradDivError as error:
+            if len(entries) == 1:
+                raise
+            typer.echo(f"{entry.name} is left out: {error}", err=True)
+    return found
+
+
+@command
+def reproduce(
+    target: str = "", /, *, list_: bool = False, wanted: Wanted, out: Path | None = None, runs: Path = Path("runs"),
+    dry_run: bool = False, force: bool = False, machine: Machine,
+) -> None:  # fmt: skip
+    """Reproduce a table or figure of the paper, or a whole data set: train, measure, draw.
+
+    First says what is missing and about how long it takes; killed at any moment, the same command goes on.  The demo
+    needs no data but what comes with the package.
+
+    target: demo, mnist-study, zoo, mnist, cifar10, stl10, or a table or figure: see --list.
+    list_: List the targets with what they cost.
+    out: Where tables, figures and page go; reports/TARGET-SCALE.
+    runs: Where trained runs and their records are kept and looked for.
+    dry_run: Print the plan and stop.
+    force: Overwrite a report of another target or scale.
+    """
+    if list_ or not target:
+        _list()
+        return
+    from graddiv.cli.show import print_table
+    from graddiv.paper.published import PaperValues
+    from graddiv.paper.tasks import TaskRunner, claim, tasks_of
+    from graddiv.report.page import render
+
+    request = wanted.request(target)
+    tasks, plan = tasks_of(request, runs), request.report(runs)
+    size, norm = "quick" if wanted.quick else request.scale, "" if wanted.norm == "linf" else f"-{wanted.norm}"
+    directory = out or Path("reports") / f"{target}-{size}{norm}"
+    with machine.process() as process:
+        runner = TaskRunner(process, machine.root)
+        missing = _print_plan(runner, tasks, directory)
+        if dry_run:
+            if missing is not None:
+                typer.echo(f"first: {missing}")
+            suggest("the same command without --dry-run")
+            return
+        if missing is not None:
+            raise missing
+        if leads():
+            claim(directory, wanted.claim(target, request.scale), force)
+        _carry_out(runner, tasks)
+    if leads():
+        page, tables = render(plan, directory, PaperValues)
+        for made in tables:
+            if len(made.columns) <= FITS:
+                print_table(made)
+        typer.echo(f"report: {page}")
+        suggest("open it in a browser; graddiv reproduce --list has all other tables and figures")
+
+
+def _print_plan(runner: "TaskRunner", tasks: "list[Task]", directory: Path) -> GradDivError | None:
+    """Print each task with its time; where its data set is missing, return the error that says how to get it."""
+    from graddiv.experiment import duration
+
+    left: list[float | None] = []
+    missing = None
+    for task in tasks:
+        try:
+            left.append(runner.seconds(task))
+        except GradDivError as error:
+            left.append(None)
+            missing = error
+    if leads():
+        for task, seconds in zip(tasks, left, strict=True):
+            time = "?" if seconds is None else duration(seconds) if seconds else "done"
+            typer.echo(f"  {time:>8}  {task.label}")
+        known, unknown = sum(seconds or 0.0 for seconds in left), left.count(None)
+        rest = f", a partial total: the data of {unknown} of {len(left)} tasks is missing" if unknown else ""
+        typer.echo(f"about {duration(known)} on this machine{rest}; the report goes to {directory}")
+    return missing
+
+
+def _carry_out(runner: "TaskRunner", tasks: "list[Task]") -> None:
+    """Train and measure what is missing."""
+    for i, task in enumerate(tasks, 1):
+        if leads():
+            typer.echo(f"[{i}/{len(tasks)}] {task.label}")
+        if task.need is None:
+            with Bar(stderr=False) as bar:
+                runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)])
+        else:
+            with Bar() as bar:
+                runner.carry_out(task, progress=bar)
+
+
+def _list() -> None:
+    """The targets, with the time that training their runs takes at each scale."""
+    from graddiv.cli.show import print_rows
+    from graddiv.experiment import TWO_CORES, duration
+    from graddiv.paper.entries import targets
+    from graddiv.paper.planning import seconds_to_train
+    from graddiv.recipes import SCALES
+
+    rows = []
+    for name, entries in targets().items():
+        seconds = [seconds_to_train(entries, scale, lambda _: TWO_CORES) for scale in SCALES]
+        costs = ["" if each is None else duration(each) for each in seconds]
+        what = entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures"
+        rows.append((name, what, *costs, _picture(name, entries)))
+    print_rows(("target", "what", *SCALES, "picture"), rows)
+    typer.echo(
+        "\nThe time to train, about, on two CPU cores."
+        "\n'graddiv reproduce TARGET --dry-run' tries them, and adds what is measured."
+        "\nPictures are those that were drawn below this directory before; those in results/ are of fewer methods."
+    )
+    suggest("graddiv reproduce demo --quick, a minute")
+
+
+def _picture(target: str, entries: "tuple[Entry, ...]") -> str:
+    """A figure or table of the target that is already there: of its own report, or of those that a checkout holds."""
+    first = entries[0]
+    places = [Path("reports") / f"{target}-{scale}" for scale in ("paper", "quick", "demo")]
+    if first.data == "mnist" and not first.settings:
+        places += [Path("results") / name for name in ("mnist-study", "zoo")]
+    names = [first.name, *(render.draw for render in first.renders)]
+    found = (place / f"{name}.{kind}" for place in places for name in names for kind in ("png", "md"))
+    return next((str(path) for path in found if path.exists()), "")
+
+
+@command
 def report(
-    paths: Annotated[
-        list[Path], typer.Argument(help="The directory of a report with its plan.json, or one or more trained runs.")
-    ],
-    out: Annotated[Path | None, typer.Option(help="Where tables, figures and page go; for runs: reports/NAME.")] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the report here, with all that it is drawn from (logs, records without images, networks "
-            "in half precision), so that it can be kept and drawn again."
-        ),
-    ] = None,
-    networks: Annotated[bool, typer.Option(help="Whether the archive holds the trained networks.")] = True,
-    epsilon: Annotated[str, typer.Option(help="For runs: the radius of the table that compares them in words.")] = "",
-    n: Annotated[int | None, typer.Option(help="For runs: EOT with so many sample models.")] = None,
-    m: Annotated[int | None, typer.Option(help="For runs: attacks of so many iterations.")] = None,
-    restarts: Annotated[int | None, typer.Option(help="For runs: attacks with so many restarts.")] = None,
-    examples: Annotated[int | None, typer.Option(help="For runs: records of so many examples.")] = None,
-) -> None:
+    paths: list[Path], /, *, target: str = "", records: bool = False, as_csv: bool = False, out: Path | None = None,
+    archive: Path | None = None, networks: bool = True, epsilon: str = "", n: int | None = None,
+    m: int | None = None, restarts: int | None = None, examples: int | None = None,
+) -> None:  # fmt: skip
     """Draw a report again from exactly the records that its plan names, or make one of runs.
 
     A report that 'graddiv reproduce' made holds a plan.json: every table and figure is drawn from the records named
     there, whatever else lies beside them.  For runs without a plan all records are taken; where one attack was run
     with several settings, the command lists them and asks for one with --n, --m, --restarts or --examples.
+
+    paths: The directory of a report with its plan.json, or one or more trained runs.
+    target: Of a directory that holds runs: what 'graddiv reproduce TARGET' draws, as far as there are records.
+    records: Only print the tables that the records below the directories make.
+    as_csv: Only print one line for each record, as CSV.
+    out: Where tables, figures and page go; for runs: reports/NAME.
+    archive: Write the report here, with all that it is drawn from (logs, records without images, networks in half
+        precision), so that it can be kept and drawn again.
+    networks: Whether the archive holds the trained networks.
+    epsilon: For runs: the radius of the table that compares them in words.
+    n: For runs: only EOT with this many sample models.
+    m: For runs: only attacks with this many iterations.
+    restarts: For runs: only attacks with this many restarts.
+    examples: For runs: only records of this many examples.
     """
+    if records or as_csv:
+        _print_records(paths, as_csv)
+        return
     from graddiv.paper.published import PaperValues
-    from graddiv.report.archive import archive as copied
     from graddiv.report.choose import Choices, plan_for
+    from graddiv.report.page import render
     from graddiv.report.plan import PLAN, Plan
-    from graddiv.report.renderers import render
+    from graddiv.report.plan import archive as copied
     from graddiv.runs import Run
 
-    if len(paths) == 1 and (paths[0] / PLAN).exists():
+    kept: bool | set[str] = networks
+    if target:
+        from graddiv.paper.planning import gathered
+
+        if len(paths) != 1:
+            raise GradDivError(f"--target is given with {len(paths)} directories, expected one that holds runs")
+        plan, chosen = gathered(target, paths[0])
+        kept, directory = networks and (chosen or True), out or Path("reports") / target
+    elif len(paths) == 1 and (paths[0] / PLAN).exists():
         plan, directory = Plan.load(paths[0]), out or paths[0]
     else:
         for path in paths:
             if not path.is_dir():
                 raise GradDivError(f"there is no directory {path}: expected a report or a trained run")
-        choices = Choices(number(epsilon) if epsilon else None, n, m, restarts, examples)
-        plan = plan_for(paths, choices)
+        plan = plan_for(paths, Choices(number(epsilon) if epsilon else None, n, m, restarts, examples))
         named = {name for item in plan.items for names in item.records.values() for name in names}
-        every = [
-            str(path.relative_to(Run(run).records)) for run in paths for path in Run(run).records.rglob("*.record")
-        ]
-        there = [name for name in every if name not in named]
-        if there:
-            typer.echo(f"{len(there)} records of the runs are not part of the report, such as {there[0]}")
+        every = [path.name for run in paths for path in Run(run).records.glob("*.record")]
+        if left := [name for name in every if name not in named]:
+            typer.echo(f"{len(left)} records of the runs are not part of the report, such as {left[0]}")
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
     if archive is not None:
-        plan, directory = copied(plan, archive, networks=networks), archive
+        plan, directory = copied(plan, archive, networks=kept), archive
     page, tables = render(plan, directory, PaperValues)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")
     suggest("open it in a browser; graddiv report ... --archive DIR keeps it with its records")
+
+
+def _print_records(paths: list[Path], as_csv: bool) -> None:
+    """The tables that the records below some directories make, or each record as a line of CSV."""
+    from graddiv.cli.show import print_records
+    from graddiv.records import MeasurementRecord, as_rows, read_all
+
+    found = [record for path in paths for record in read_all(path)]
+    if as_csv:
+        lines = as_rows(found)
+        writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(key for line in lines for key in line)), restval="")
+        writer.writeheader()
+        writer.writerows(lines)
+        suggest("graddiv report RUN draws what they say")
+        return
+    print_records(found)
+    others = sorted({record.kind for record in found if isinstance(record, MeasurementRecord)})
+    if others:
+        typer.echo(f"also there, for --csv and the report: {', '.join(others)}")
+    suggest(f"graddiv report --records {paths[0]} --csv, or graddiv report RUN")

@@ -1,26 +1,52 @@
 """The data sets: `load(name, split)`, and `augmented` for their training batches.
 
-What needs torch is imported when first used: recipes name data sets, and are read without torch.
+In the paper: docs/equations.md.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from pathlib import Path
 
-from graddiv.data.files import status
-from graddiv.data.registry import SOURCES, lookup, names
-from graddiv.data.source import Source
+import torch
+from jaxtyping import Float32, Int64
+from torch import Tensor
 
-if TYPE_CHECKING:
-    from graddiv.data.dataset import Dataset as Dataset
-    from graddiv.data.splits import augmented as augmented
-    from graddiv.data.splits import load as load
+from graddiv.data import cifar10, mnist, stl10, synthetic
+from graddiv.data.dataset import Dataset, Part, Source, crop_and_flip
+from graddiv.data.files import status, verified
+from graddiv.errors import unknown
+from graddiv.registries import Registry
 
-_HOME = {"Dataset": "dataset", "augmented": "splits", "load": "splits"}
+__all__ = ["SOURCES", "SPLITS", "Dataset", "Source", "augmented", "load", "status"]
 
-__all__ = ["SOURCES", "Dataset", "Source", "augmented", "load", "lookup", "names", "status"]
+#: The known data sets by name.
+SOURCES: Registry[Source] = Registry(
+    "data set",
+    {source.name: source for source in (mnist.MINI, mnist.SOURCE, cifar10.SOURCE, stl10.SOURCE, synthetic.SOURCE)},
+)
+SPLITS = ("train", "validation", "test", "train+validation")  #: The splits that `load` knows.
 
 
-def __getattr__(name: str) -> object:
-    if name not in _HOME:
-        raise AttributeError(f"module 'graddiv.data' has no attribute {name!r}")
-    return getattr(import_module(f"graddiv.data.{_HOME[name]}"), name)
+def load(name: str, split: str = "train", root: str | Path | None = None) -> Dataset:
+    """Read a split; `root` is the folder that holds the official files (default: see `files.search_path`).
+
+    "train" leaves out the validation split, which is the paper's: the last 5,000 of MNIST's training examples and
+    the last tenth of the others'; "train+validation" is all of them.
+    """
+    source = SOURCES[name]
+    if split not in SPLITS:
+        raise unknown("split", split, SPLITS)
+    part: Part = "test" if split == "test" else "train"
+    paths = [verified(source, file, root) for file in source.files.get(part, ())]
+    images, labels, ids = map(torch.from_numpy, source.read(part, paths, source.sizes[part]))
+    whole = Dataset(name, split, images, labels, ids, source.classes)
+    if split == "train":
+        return whole.take(slice(0, -source.held_out))
+    if split == "validation":  # by numbers, hence a copy: a slice would keep all training images in memory
+        return whole.take(range(len(whole))[-source.held_out :])
+    return whole
+
+
+def augmented(
+    name: str, images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
+) -> Float32[Tensor, "b c h w"]:
+    """A training batch as the paper shows it: cropped and flipped for CIFAR-10 and STL-10, as it is for the others."""
+    return crop_and_flip(images, ids, seed, epoch) if SOURCES[name].crop_and_flip else images

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int64, UInt8
 
-from graddiv.data.source import Download, File, Part, RawExamples, Source, class_labels
+from graddiv.data.dataset import Download, File, Part, RawExamples, Source, class_labels
 from graddiv.errors import GradDivError
 
 PIXELS = 3 * 32 * 32
@@ -58,7 +58,7 @@ def unpickle(path: Path) -> object:
 
 
 class _Inert:
-    """Takes the place of a numpy object and keeps what the pickle says of it, so that none of numpy's code runs."""
+    """Takes the place of a numpy object and keeps its pickled arguments, so that none of numpy's code runs."""
 
     arguments: tuple[Any, ...]
     state: tuple[Any, ...]
@@ -83,21 +83,16 @@ class _Unpickler(pickle.Unpickler):
         return _Inert
 
 
-def _file(name: str, md5: str) -> File:
-    return File({f"cifar-10-batches-py/{name}": md5})
-
-
-FILES = {
-    "train": (
-        _file("data_batch_1", "c99cafc152244af753f735de768cd75f"),
-        _file("data_batch_2", "d4bba439e000b95fd0a9bffe97cbabec"),
-        _file("data_batch_3", "54ebc095f3ab1f0389bbae665268c751"),
-        _file("data_batch_4", "634d18415352ddfa80567beed471001a"),
-        _file("data_batch_5", "482c414d41f54cd18b22e5b47cb7c3cb"),
-    ),
-    "test": (_file("test_batch", "40351d587109b95175f43aff81a1287e"),),
-    "meta": (_file("batches.meta", "5ff9c542aee3614f3951f8cda6e48888"),),
+MD5S = {
+    "cifar-10-batches-py/data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "cifar-10-batches-py/data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "cifar-10-batches-py/data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "cifar-10-batches-py/data_batch_4": "634d18415352ddfa80567beed471001a",
+    "cifar-10-batches-py/data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "cifar-10-batches-py/test_batch": "40351d587109b95175f43aff81a1287e",
+    "cifar-10-batches-py/batches.meta": "5ff9c542aee3614f3951f8cda6e48888",
 }
+FILES = tuple(File({path: md5}) for path, md5 in MD5S.items())
 
 SOURCE = Source(
     name="cifar10",
@@ -107,14 +102,14 @@ SOURCE = Source(
     held_out=5_000,
     classes=("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"),
     read=read,
-    files=FILES,
+    files={"train": FILES[:5], "test": FILES[5:6], "meta": FILES[6:]},
     downloads=(
         Download(
             url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
             md5="c58f30108f718f92721af3b95e74349a",
             path="cifar-10-python.tar.gz",
             size=170_498_071,
-            members=tuple(path for files in FILES.values() for file in files for path in file.forms),
+            members=tuple(MD5S),
         ),
     ),
     crop_and_flip=True,

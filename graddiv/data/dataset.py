@@ -1,15 +1,90 @@
-"""A data set in memory."""
+"""A data set: its `Source` says what is known before it is read, a `Dataset` holds a split in memory."""
 
 import hashlib
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
+from typing import Literal, NamedTuple
 
-from jaxtyping import Float32, Int64, UInt8
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float32, Int64, Integer, UInt8
 from torch import Tensor
 
-Rows = Int64[Tensor, " b"] | Sequence[int] | slice
-"""Which examples: their positions in the split."""
+from graddiv.errors import GradDivError
+from graddiv.performance import channels_last
+from graddiv.seeding import fold, uniform
+
+Part = Literal["train", "test"]  #: The two parts in which data sets are published.
+Rows = Int64[Tensor, " b"] | Sequence[int] | slice  #: Which examples: their positions in the split.
+PADDING = 4  #: How many pixels training shifts an image by at most, in each direction.
+
+
+class RawExamples(NamedTuple):
+    """What a reader returns."""
+
+    images: UInt8[np.ndarray, "n c h w"]
+    labels: Int64[np.ndarray, " n"]  #: From 0.
+    ids: Int64[np.ndarray, " n"]  #: Positions in the official file.
+
+
+@dataclass(frozen=True, eq=False)
+class File:
+    """An official file: `forms` maps each path it may have below a data root to its md5 in that form."""
+
+    forms: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Download:
+    """A file on the web: a file of the data set itself, or an archive of several."""
+
+    url: str
+    md5: str
+    path: str  #: Where it is stored, below the data root.
+    size: int  #: How many bytes it has; an answer that is longer is cut off.
+    members: tuple[str, ...] = ()  #: For an archive, the paths of the files that are taken out of it.
+
+    @property
+    def outputs(self) -> tuple[str, ...]:
+        """Paths below the data root that this download provides."""
+        return self.members or (self.path,)
+
+
+@dataclass(frozen=True)
+class Source:
+    """What is known of a data set before it is read; an entry of `graddiv.data.SOURCES`."""
+
+    name: str
+    shape: tuple[int, int, int]  #: Channels, height and width of an image.
+    sizes: Mapping[Part, int]  #: How many examples each part has.
+    held_out: int  #: How many training examples, the last ones, are the validation split.
+    classes: tuple[str, ...]  #: The names of the classes.
+    #: (part, its files in the order of `files`, how many examples they must hold) -> the examples.
+    read: Callable[[Part, Sequence[Path], int], RawExamples]
+    #: The files of "train" and of "test", and others that no reader needs; none if the examples are generated.
+    files: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
+    downloads: tuple[Download, ...] = ()
+    embedded_in: Path | None = None  #: The folder of a data set that ships with the package.
+    crop_and_flip: bool = False  #: Whether training augments it with random crops and flips.
+    title: str = ""  #: What tables call it, if not by its name.
+
+    @property
+    def training_examples(self) -> int:
+        """How many examples the split "train" has: all but those held out for validation."""
+        return self.sizes["train"] - self.held_out
+
+    @property
+    def all_files(self) -> tuple[File, ...]:
+        """The files of every part, each of them once."""
+        return tuple(dict.fromkeys(file for files in self.files.values() for file in files))
+
+    @property
+    def md5s(self) -> dict[str, str]:
+        """Path below a data root -> md5, over all files in all their forms."""
+        return {path: md5 for file in self.all_files for path, md5 in file.forms.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,17 +95,11 @@ class Dataset:
     """
 
     name: str
-    """The name under which `load` knows it."""
     split: str
-    """Which split it is."""
     images: UInt8[Tensor, "n c h w"]
-    """Pixels as bytes, 0 to 255."""
-    labels: Int64[Tensor, " n"]
-    """The class of each image, from 0."""
-    ids: Int64[Tensor, " n"]
-    """The position of each image in the official file; it addresses the image's randomness."""
-    classes: tuple[str, ...]
-    """The names of the classes."""
+    labels: Int64[Tensor, " n"]  #: The class of each image, from 0.
+    ids: Int64[Tensor, " n"]  #: The position of each image in the official file; it addresses the image's randomness.
+    classes: tuple[str, ...]  #: The names of the classes.
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -51,6 +120,41 @@ class Dataset:
         """Return images with pixels in [0, 1], and their labels."""
         return self.images[rows].float().div_(255), self.labels[rows]
 
+    def batches(self, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield images, labels and ids of at most `size` examples at a time, on a device and in its fastest layout."""
+        for start in range(0, len(self), size):
+            rows = slice(start, start + size)
+            x, y = self.batch(rows)
+            yield channels_last(x.to(device)), y.to(device), self.ids[rows].to(device)
+
     def take(self, rows: Rows) -> "Dataset":
         """Return the subset at these rows, which keeps its ids and so its per-example randomness."""
         return replace(self, images=self.images[rows], labels=self.labels[rows], ids=self.ids[rows])
+
+
+def class_labels(path: Path, values: Integer[np.ndarray, " n"], first: int = 0) -> Int64[np.ndarray, " n"]:
+    """Return the labels of a file, which must be first, ..., first + 9, as 0, ..., 9."""
+    wrong = (values < first) | (values > first + 9)
+    if wrong.any():
+        place, expected = int(wrong.argmax()), f"{first}..{first + 9}"
+        raise GradDivError(f"{path} holds label {values[place]} at position {place}, expected {expected}")
+    return values.astype(np.int64) - first
+
+
+def crop_and_flip(
+    images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
+) -> Float32[Tensor, "b c h w"]:
+    """Shift each image by up to 4 pixels, zeros coming in, and mirror half of them, as Adv-BNN does in training.
+
+    A crop depends on (seed, epoch, id), not on the batch.
+    """
+    batch, channels, height, width = images.shape
+    device = images.device
+    top, left, mirror = uniform(fold(seed, "augment", epoch), ids.to(device), 3).unbind(1)
+    rows = (top * (2 * PADDING + 1)).long()[:, None] + torch.arange(height, device=device)
+    columns = (left * (2 * PADDING + 1)).long()[:, None] + torch.arange(width, device=device)
+    columns = torch.where(mirror[:, None] < 0.5, columns.flip(1), columns)
+    padded = F.pad(images, (PADDING,) * 4)
+    image = torch.arange(batch, device=device)[:, None, None, None]
+    channel = torch.arange(channels, device=device)[None, :, None, None]
+    return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]

@@ -6,34 +6,21 @@ import tarfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Sequence
 from pathlib import Path
 
-from graddiv.data.files import digest_of, md5_of
-from graddiv.data.source import Source
+from graddiv.data.dataset import Source
+from graddiv.data.files import md5_of
 from graddiv.errors import GradDivError
+from graddiv.progress import Progress
 
-ByteListener = Callable[[int, int | None], None]
-"""Called with the number of bytes that are here, and of all bytes if the server says how many there are."""
-
-ShowProgress = Callable[[str], AbstractContextManager[ByteListener]]
-"""Opens a progress display with this title."""
-
-ATTEMPTS = 5
-"""After so many attempts in a row that bring nothing new, a download is given up."""
-
-PAUSE = 1.0
-"""Seconds before the second attempt; the pause doubles with each failure."""
-
-TIMEOUT = 30.0
-"""Seconds without a byte after which an attempt has failed."""
-
-CHUNK = 1 << 18
-"""Bytes read at a time."""
+ATTEMPTS = 5  #: Attempts in a row that bring nothing new, after which a download is given up.
+PAUSE = 1.0  #: Seconds before the second attempt; the pause doubles with each failure.
+TIMEOUT = 30.0  #: Seconds without a byte after which an attempt has failed.
+CHUNK = 1 << 18  #: Bytes read at a time.
 
 
-def fetch(source: Source, root: Path, show: ShowProgress) -> None:
+def fetch(source: Source, root: Path, progress: Progress) -> None:
     """Download the files of the data set that are missing or damaged in `root`."""
     for download in source.downloads:
         if all(_is_intact(root / path, source.md5s[path]) for path in download.outputs):
@@ -43,8 +30,7 @@ def fetch(source: Source, root: Path, show: ShowProgress) -> None:
         try:
             kept.parent.mkdir(parents=True, exist_ok=True)
             if not already_there:
-                with show(kept.name) as progress:
-                    retrieve(download.url, kept, download.md5, progress, download.size)
+                retrieve(download.url, kept, download.md5, download.size, progress)
             if download.members:
                 unpack(kept, download.members, root)
                 if not already_there:
@@ -53,18 +39,29 @@ def fetch(source: Source, root: Path, show: ShowProgress) -> None:
             raise GradDivError(f"data root {root} cannot be written ({error}), expected a folder with room") from error
 
 
-def retrieve(url: str, destination: Path, md5: str, progress: ByteListener, size: int) -> None:
-    """Download a file; `destination` exists only once its md5 is right, until then the bytes are in a .part file.
-
-    url: where the file is.
-    destination: where it goes.
-    md5: the checksum it must have.
-    progress: called as bytes arrive.
-    size: how many bytes it has; a server that sends more is not listened to any longer.
-    """
+def retrieve(url: str, destination: Path, md5: str, size: int, progress: Progress) -> None:
+    """Download a file of `size` bytes; `destination` exists only once its md5 is right, until then a .part file."""
     part = destination.with_name(destination.name + ".part")
-    _download(url, part, progress, size)
-    found, here = digest_of(part), part.stat().st_size
+    failures, longest = 0, _size(part)
+    while True:  # until the file is complete, or several attempts in a row bring nothing new
+        try:
+            _append(url, part, size, progress)
+            break
+        except urllib.error.HTTPError as error:
+            reason = f"HTTP {error.code} {error.reason}"
+            error.close()
+            failures = ATTEMPTS if 400 <= error.code < 500 else failures + 1  # 4xx: asking again would not help
+        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
+            reason = str(error)
+            failures = 1 if _size(part) > longest else failures + 1
+        longest = max(longest, _size(part))
+        if failures >= ATTEMPTS:
+            raise GradDivError(
+                f"{url} could not be downloaded ({reason}); {_size(part)} bytes are kept in {part}, "
+                "and the same command resumes there"
+            )
+        time.sleep(PAUSE * 2 ** (failures - 1))
+    found, here = md5_of(part), _size(part)
     if found != md5:
         part.unlink()
         more = " or more" if here > size else ""
@@ -100,29 +97,7 @@ def _is_intact(path: Path, md5: str) -> bool:
     return path.is_file() and md5_of(path) == md5
 
 
-def _download(url: str, part: Path, progress: ByteListener, size: int) -> None:
-    """Request the missing bytes until the file is complete, or until several attempts in a row bring nothing new."""
-    failures, longest = 0, _size(part)
-    while True:
-        try:
-            return _append(url, part, progress, size)
-        except urllib.error.HTTPError as error:
-            reason = f"HTTP {error.code} {error.reason}"
-            error.close()
-            failures = ATTEMPTS if 400 <= error.code < 500 else failures + 1  # 4xx: asking again would not help
-        except (urllib.error.URLError, http.client.HTTPException, ConnectionError, TimeoutError) as error:
-            reason = str(error)
-            failures = 1 if _size(part) > longest else failures + 1
-        longest = max(longest, _size(part))
-        if failures >= ATTEMPTS:
-            raise GradDivError(
-                f"{url} could not be downloaded ({reason}); {_size(part)} bytes are kept in {part}, "
-                "and the same command resumes there"
-            )
-        time.sleep(PAUSE * 2 ** (failures - 1))
-
-
-def _append(url: str, part: Path, progress: ByteListener, size: int) -> None:
+def _append(url: str, part: Path, size: int, progress: Progress) -> None:
     """Download the rest of the file; a connection that ends too soon is an error, one that goes on too long is cut."""
     start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
@@ -136,16 +111,14 @@ def _append(url: str, part: Path, progress: ByteListener, size: int) -> None:
     with response:
         resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
         start = start if response.status == http.HTTPStatus.PARTIAL_CONTENT and resumed else 0
-        length = response.headers.get("Content-Length", "")
-        total = start + int(length) if length.isascii() and length.isdigit() else None
         with part.open("r+b" if start else "wb") as out:
             here = out.seek(start)
             while here <= size and (chunk := _read(response)):
                 here += out.write(chunk)
-                progress(here, total)
+                progress(float(here), float(size), part.stem)
             out.truncate()
-    if here <= size and total is not None and here < total:
-        raise ConnectionError(f"the connection was cut after {here} of {total} bytes")
+    if here < size:
+        raise ConnectionError(f"the connection was cut after {here} of {size} bytes")
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:

@@ -1,19 +1,16 @@
 """Finds the official files on this machine, and checks that they are the official ones."""
 
 import hashlib
-import json
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from graddiv.data.source import File, Source
+from graddiv.data.dataset import File, Source
 from graddiv.errors import GradDivError
 
-Root = str | Path | None
-"""The folder that holds the official files; None for the usual places."""
+Root = str | Path | None  #: The folder that holds the official files; None for the usual places.
 
 
 class Copy(NamedTuple):
@@ -28,11 +25,6 @@ class Copy(NamedTuple):
         return self.root / self.name
 
 
-def cache_folder() -> Path:
-    """$XDG_CACHE_HOME/graddiv, by default ~/.cache/graddiv."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graddiv"
-
-
 def search_path(root: Root = None) -> list[Path]:
     """Folders to look in: `root` alone when it is given, else $GRADDIV_DATA and then the usual places.
 
@@ -42,7 +34,8 @@ def search_path(root: Root = None) -> list[Path]:
     if root is not None:
         return [_expanded(root)]
     listed = [_expanded(entry) for entry in os.environ.get("GRADDIV_DATA", "").split(os.pathsep) if entry]
-    return [*listed, Path.cwd() / "data", Path.home() / "data", Path.home() / "datasets", cache_folder() / "data"]
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "graddiv", "data")
+    return [*listed, Path.cwd() / "data", Path.home() / "data", Path.home() / "datasets", cache]
 
 
 def _expanded(folder: str | Path) -> Path:
@@ -53,10 +46,7 @@ def _expanded(folder: str | Path) -> Path:
 
 
 def fetch_root(source: Source, root: Root = None) -> Path:
-    """Return the folder to download to.
-
-    It is where part of the data set is already, else the first folder of $GRADDIV_DATA, else the cache.
-    """
+    """The folder to download to: where a part of it is already, else the first of $GRADDIV_DATA, else the cache."""
     copies = [copy for copy in (locate(source, file, root) for file in source.all_files) if copy is not None]
     # A wrong copy decides: it comes first on the search path and would hide a good one that is fetched elsewhere.
     wrong = [copy for copy in copies if md5_of(copy.path) != copy.md5]
@@ -108,7 +98,7 @@ def inspect(source: Source, root: Root = None) -> Iterator[tuple[Copy, str | Non
         if copy is None:
             yield Copy(fetch_root(source, root), *next(iter(file.forms.items()))), None
         else:
-            yield copy, md5_of(copy.path, remembered=False)
+            yield copy, md5_of(copy.path)
 
 
 def status(source: Source, root: Root = None) -> str:
@@ -125,43 +115,14 @@ def status(source: Source, root: Root = None) -> str:
     return f"{missing}; get it with '{fetch_command(source, root)}'"
 
 
-def md5_of(path: Path, remembered: bool = True) -> str:
-    """Return the file's md5; by default the cached one, as long as the file's size and time of change stay the same."""
+def md5_of(path: Path) -> str:
+    """Return the file's md5."""
     try:
-        stat = path.stat()
-        stamp, cache = [stat.st_size, stat.st_mtime_ns], _read_md5_cache()
-        known = cache.get(str(path.absolute()))
-        if remembered and isinstance(known, list) and len(known) == 3 and known[:2] == stamp:
-            return str(known[2])
-        digest = digest_of(path)
+        with path.open("rb") as stream:
+            return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise GradDivError(f"{path} cannot be read ({error.strerror}), expected a readable file") from error
-    _write_md5_cache({**cache, str(path.absolute()): [*stamp, digest]})
-    return digest
-
-
-def digest_of(path: Path) -> str:
-    """Compute the file's md5."""
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _folders(source: Source, root: Root) -> list[Path]:
     return search_path(root) if source.embedded_in is None else [source.embedded_in]
-
-
-def _read_md5_cache() -> dict[str, Any]:
-    try:
-        cache = json.loads((cache_folder() / "md5.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return cache if isinstance(cache, dict) else {}
-
-
-def _write_md5_cache(cache: dict[str, Any]) -> None:
-    """Write the cache if possible; where it cannot be written, the next use computes the md5 again."""
-    path = cache_folder() / f"md5.json.{os.getpid()}"
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(cache, indent=1), encoding="utf-8")
-        path.replace(path.with_name("md5.json"))

@@ -1,4 +1,4 @@
-"""MNIST: four idx files, compressed or not."""
+"""MNIST, four idx files, and mnist-mini, the part of it that ships with the package (see MNIST_LICENSE.txt)."""
 
 import gzip
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from graddiv.data.source import Download, File, Part, RawExamples, Source, class_labels
+from graddiv.data.dataset import Download, File, Part, RawExamples, Source, class_labels
 from graddiv.errors import GradDivError
 
 
@@ -22,24 +22,18 @@ def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
 
 
 def read_idx(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
-    """Read an idx file of bytes that must have this shape."""
-    content = _content(path)
+    """Read an idx file of bytes, compressed or not, that must have this shape."""
+    try:
+        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    except (OSError, EOFError, zlib.error) as error:
+        raise GradDivError(f"{path} cannot be read ({error}), expected an idx file") from error
     header = bytes([0, 0, 8, len(shape)]) + struct.pack(f">{len(shape)}I", *shape)
     if not content.startswith(header):
         raise GradDivError(f"{path} starts with {_described(content)}, expected an idx header of shape {shape}")
-    if len(content) - len(header) != math.prod(shape):
-        held, expected = len(content) - len(header), math.prod(shape)
+    if (held := len(content) - len(header)) != (expected := math.prod(shape)):
         raise GradDivError(f"{path} holds {held} bytes of data, expected {expected} for its shape {shape}")
-    # A copy, because torch wants memory that it may write to.
+    # a copy, because torch wants memory that it may write to
     return np.frombuffer(content, np.uint8, offset=len(header)).reshape(shape).copy()
-
-
-def _content(path: Path) -> bytes:
-    """Return the bytes of a file, uncompressed."""
-    try:
-        return gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (OSError, EOFError, zlib.error) as error:
-        raise GradDivError(f"{path} cannot be read ({error}), expected an idx file") from error
 
 
 def _described(content: bytes) -> str:
@@ -50,35 +44,14 @@ def _described(content: bytes) -> str:
     return f"an idx header of shape {struct.unpack_from(f'>{rank}I', content, 4)}"
 
 
-def _file(name: str, md5_compressed: str, md5: str) -> File:
-    return File({f"MNIST/raw/{name}.gz": md5_compressed, f"MNIST/raw/{name}": md5})
-
-
-FILES = {
-    "train": (
-        _file("train-images-idx3-ubyte", "f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb"),
-        _file("train-labels-idx1-ubyte", "d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624"),
-    ),
-    "test": (
-        _file("t10k-images-idx3-ubyte", "9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea"),
-        _file("t10k-labels-idx1-ubyte", "ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637"),
-    ),
+OFFICIAL = {  # name: md5 of the compressed file, md5, bytes of the compressed file
+    "train-images-idx3-ubyte": ("f68b3c2dcbeaaa9fbdd348bbdeb94873", "6bbc9ace898e44ae57da46a324031adb", 9_912_422),
+    "train-labels-idx1-ubyte": ("d53e105ee54ea40749a09fcbcd1e9432", "a25bea736e30d166cdddb491f175f624", 28_881),
+    "t10k-images-idx3-ubyte": ("9fb629c4189551a2d022fa330f9573f3", "2646ac647ad5339dbf082846283269ea", 1_648_877),
+    "t10k-labels-idx1-ubyte": ("ec29112dd5afa0611ce80d1b7f02629c", "27ae3e4e09519cfbb04c329615203637", 4_542),
 }
-
-
-def _download(file: File) -> Download:
-    path, md5 = next(iter(file.forms.items()))
-    return Download(f"https://ossci-datasets.s3.amazonaws.com/mnist/{Path(path).name}", md5, path, SIZES[md5])
-
-
-SIZES = {
-    "f68b3c2dcbeaaa9fbdd348bbdeb94873": 9_912_422,
-    "d53e105ee54ea40749a09fcbcd1e9432": 28_881,
-    "9fb629c4189551a2d022fa330f9573f3": 1_648_877,
-    "ec29112dd5afa0611ce80d1b7f02629c": 4_542,
-}
-"""Bytes of the compressed files, by their md5."""
-
+FILES = [File({f"MNIST/raw/{name}.gz": gz, f"MNIST/raw/{name}": md5}) for name, (gz, md5, _) in OFFICIAL.items()]
+SITE = "https://ossci-datasets.s3.amazonaws.com/mnist"
 
 SOURCE = Source(
     name="mnist",
@@ -88,6 +61,31 @@ SOURCE = Source(
     held_out=5_000,
     classes=tuple("0123456789"),
     read=read,
-    files=FILES,
-    downloads=tuple(_download(file) for part in ("train", "test") for file in FILES[part]),
+    files={"train": tuple(FILES[:2]), "test": tuple(FILES[2:])},
+    downloads=tuple(
+        Download(f"{SITE}/{name}.gz", gz, f"MNIST/raw/{name}.gz", size) for name, (gz, _, size) in OFFICIAL.items()
+    ),
+)
+
+PER_CLASS: dict[Part, int] = {"train": 500, "test": 100}  #: Examples of each class in mnist-mini.
+MINI_FILE = File({"mnist_mini.npz": "7b806bbb6c31c0add8e9426e74928e4e"})
+
+
+def read_mini(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
+    """Read one part of the archive that `scripts/cut_mnist_mini.py` wrote."""
+    with np.load(paths[0], allow_pickle=False) as arrays:
+        images, labels, ids = (arrays[f"{part}_{kind}"] for kind in ("images", "labels", "ids"))
+    return RawExamples(images[:, None], labels.astype(np.int64), ids.astype(np.int64))
+
+
+MINI = Source(
+    name="mnist-mini",
+    title="MNIST-mini",
+    shape=(1, 28, 28),
+    sizes={part: 10 * per_class for part, per_class in PER_CLASS.items()},
+    held_out=500,
+    classes=tuple("0123456789"),
+    read=read_mini,
+    files={"train": (MINI_FILE,), "test": (MINI_FILE,)},
+    embedded_in=Path(__file__).parent,
 )

@@ -1,4 +1,4 @@
-"""STL-10: the labelled part of the binary files."""
+"""STL-10: the labeled part of the binary files."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,11 +6,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
-from graddiv.data.source import Download, File, Part, RawExamples, Source, class_labels
+from graddiv.data.dataset import Download, File, Part, RawExamples, Source, class_labels
 from graddiv.errors import GradDivError
 
-CHUNK = 500
-"""How many images are transposed at a time."""
+CHUNK = 500  #: How many images are transposed at a time.
 
 
 def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
@@ -20,9 +19,8 @@ def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     for start in range(0, count, CHUNK):  # in place: a second copy of the test images would take 221 MB
         chunk = pixels[start : start + CHUNK]
         chunk[:] = chunk.transpose(0, 1, 3, 2).copy()
-    return RawExamples(
-        pixels, class_labels(labels, read_bytes(labels, (count,)), first=1), np.arange(count, dtype=np.int64)
-    )
+    classes = class_labels(labels, read_bytes(labels, (count,)), first=1)
+    return RawExamples(pixels, classes, np.arange(count, dtype=np.int64))
 
 
 def read_bytes(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
@@ -33,20 +31,13 @@ def read_bytes(path: Path, shape: tuple[int, ...]) -> UInt8[np.ndarray, "..."]:
     return np.fromfile(path, np.uint8).reshape(shape)
 
 
-def _file(name: str, md5: str) -> File:
-    return File({f"stl10_binary/{name}": md5})
-
-
-FILES = {
-    "train": (
-        _file("train_X.bin", "918c2871b30a85fa023e0c44e0bee87f"),
-        _file("train_y.bin", "5a34089d4802c674881badbb80307741"),
-    ),
-    "test": (
-        _file("test_X.bin", "7f263ba9f9e0b06b93213547f721ac82"),
-        _file("test_y.bin", "36f9794fa4beb8a2c72628de14fa638e"),
-    ),
+MD5S = {
+    "stl10_binary/train_X.bin": "918c2871b30a85fa023e0c44e0bee87f",
+    "stl10_binary/train_y.bin": "5a34089d4802c674881badbb80307741",
+    "stl10_binary/test_X.bin": "7f263ba9f9e0b06b93213547f721ac82",
+    "stl10_binary/test_y.bin": "36f9794fa4beb8a2c72628de14fa638e",
 }
+FILES = tuple(File({path: md5}) for path, md5 in MD5S.items())
 
 SOURCE = Source(
     name="stl10",
@@ -56,14 +47,14 @@ SOURCE = Source(
     held_out=500,
     classes=("airplane", "bird", "car", "cat", "deer", "dog", "horse", "monkey", "ship", "truck"),
     read=read,
-    files=FILES,
+    files={"train": FILES[:2], "test": FILES[2:]},
     downloads=(
         Download(
             url="https://ai.stanford.edu/~acoates/stl10/stl10_binary.tar.gz",
             md5="91f7769df0f17e558f3565bffb0c7dfb",
             path="stl10_binary.tar.gz",
             size=2_640_397_119,
-            members=tuple(path for files in FILES.values() for file in files for path in file.forms),
+            members=tuple(MD5S),
         ),
     ),
     crop_and_flip=True,

@@ -3,27 +3,23 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
+import torch
 
-from graddiv.data.source import Part, RawExamples, Source
+from graddiv.data.dataset import Part, RawExamples, Source
+from graddiv.seeding import fold, uniform
 
-SEED = 20190717
-"""Addresses the patterns and the noise; part of the data set, so never to be changed."""
+SEED = 20190717  #: Addresses the patterns and the noise; part of the data set, so never to be changed.
 
 
 def read(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
     """Generate `count` images, half pattern of their class and half noise, with the classes in turn."""
-    import torch  # here, since the list of data sets is read without it
-
-    from graddiv.seeding import fold, uniform
-
     ids = torch.arange(count)
     labels = ids % 10
     blocks = uniform(fold(SEED, "patterns"), torch.arange(10), 16).view(10, 4, 4)
     patterns = blocks.repeat_interleave(3, dim=1).repeat_interleave(3, dim=2)
     noise = uniform(fold(SEED, "noise", part), ids, 144).view(count, 12, 12)
     images = (patterns[labels] + noise).mul(127.5).to(torch.uint8).unsqueeze(1)
-    return RawExamples(images.numpy(), labels.numpy(), np.arange(count, dtype=np.int64))
+    return RawExamples(images.numpy(), labels.numpy(), ids.numpy())
 
 
 SOURCE = Source(

@@ -1,32 +1,47 @@
 """Look before attacking: what can make an evaluation of a network mean something else than it seems to.
 
-CHECKS lists all checks, those of gradients in gradient_checks.py among them.  `graddiv audit` shows every answer;
-`evaluate` warns of those that are not a pass.
+`graddiv audit` makes every check of CHECKS and shows its answer; `evaluate` warns of those that are not a pass.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
-from graddiv.evaluation.gradient_checks import differences, gradients, kink, optimization, roughness
-from graddiv.evaluation.look import Answer, Check, Look, draws_by_itself
-from graddiv.evaluation.prediction import models_of
-from graddiv.networks import running_statistics
+from graddiv.diversity.gradients import ZERO, directions
+from graddiv.diversity.regularizers import mean_cosine
+from graddiv.evaluation.concentration import displaced
+from graddiv.evaluation.inspection import CHECKS, Answer, Inspection, Outcome, check, draws_by_itself
+from graddiv.geometry import per_example
+from graddiv.losses import soft_margin
+from graddiv.networks import SampleModel, running_statistics
+from graddiv.networks.prediction import models_of
 from graddiv.networks.randomized import DROPOUT
-from graddiv.registries import Registry
-from graddiv.seeding import fold
+from graddiv.seeding import fold, generator
 
-DRAWN, REPEATING = 32, 0.5
-"""Draws whose answers are counted; where no more than this share of them differs, noise seems to have few values."""
+__all__ = ["CHECKS"]
 
-MANY = 30
-"""Examples from which on an accuracy is compared with chance."""
+DRAWN, REPEATING = 32, 0.5  #: Draws that are counted; where at most this share of them differs, noise has few values.
+MANY = 30  #: Examples from which on an accuracy is compared with chance.
+STEP = 0.5 / 255  #: How far pixels are moved, at most, to see whether the gradient changes at once: half a gray level.
+STEADY, SHATTERED = 0.5, 0.1  #: Cosines of gradients so close: from the first on all is well, below the second noise.
+MANY_ZERO, MOST_ZERO = 0.1, 0.5  #: Shares of zero gradients, with which attacks miss images, or the whole network.
+AWAY = 8 / 255  #: How far pixels are moved, at most, to see whether gradients of draws are as diverse there.
+KINKED = 0.15  #: How much greater the cosine of two draws is there than at the images, where they disperse in a kink.
+AGREE, DISAGREE = 0.1, 0.5  #: Relative errors up to which a gradient is right, and from which on it is wrong.
+ACROSS = 3  #: Random directions in which a gradient is compared with finite differences.
+
+NOTHING: Answer = ("not enough evidence", "there are no gradients to compare", {})
 
 
-def scale(look: Look) -> Answer:
+@check("the input has the scale that the network expects")
+def scale(seen: Inspection) -> Answer:
     """Pixels that fill little of [0, 1] were probably divided by 255 twice."""
-    low, high = float(look.x.min()), float(look.x.max())
+    low, high = float(seen.x.min()), float(seen.x.max())
     numbers = {"least": low, "greatest": high}
     said = f"pixels lie between {low:.3g} and {high:.3g}"
     if high - low < 0.1:
@@ -34,37 +49,39 @@ def scale(look: Look) -> Answer:
     return "pass", said, numbers
 
 
-def random(look: Look) -> Answer:
+@check("the network is what it is said to be, random or not")
+def random(seen: Inspection) -> Answer:
     """Draws must differ where the network is said to be random, and only there."""
-    z = torch.cat([look.logits, look.logits_elsewhere], 1)
-    different = len({tuple(row) for row in z.flatten(1).tolist()}) if look.F.random else 1
-    silent = [name for name, m in look.F.named_modules() if isinstance(m, DROPOUT) and not m.training and m.p > 0]
-    native = not look.F.random and draws_by_itself(look.models[0], look.F, look.x[:2])
+    # on images of noise, too: draws may agree on all images that are easy
+    noise = torch.rand(seen.near[0].shape, generator=generator(fold(seen.seed, "look", "elsewhere"))).to(seen.x)
+    z = torch.cat([seen.logits, torch.stack([seen.answer(f, noise) for f in seen.models])], 1)
+    different = len({tuple(row) for row in z.flatten(1).tolist()}) if seen.F.random else 1
+    silent = [name for name, m in seen.F.named_modules() if isinstance(m, DROPOUT) and not m.training and m.p > 0]
+    native = not seen.F.random and draws_by_itself(seen.models[0], seen.F, seen.x[:2])
     numbers: dict[str, Any] = {"draws": len(z), "different": different, "dropout_layers": len(silent)}
     if native:
         remedy = "pass randomize(module), which makes its noise a value that can be drawn again"
         return "fail", f"it is taken as deterministic, but two calls with the same input differ: {remedy}", numbers
-    if look.F.random and different == 1:
+    if seen.F.random and different == 1:
         remedy = "is dropout switched off in eval mode? randomize(module, active=(ItsType,)) names layers to keep on"
         return "fail", f"it is said to be random, but {len(z)} draws give the same answers: {remedy}", numbers
-    if look.F.random:
-        spread = float(z.std(0).mean() / z.std().clamp_min(1e-12))
-        numbers["spread"] = spread
+    if seen.F.random:
+        numbers["spread"] = float(z.std(0).mean() / z.std().clamp_min(1e-12))
         return "pass", f"random: {different} of {len(z)} draws answer differently", numbers
     if silent:
         said = f"deterministic: dropout is switched off in {', '.join(silent)}"
-        if look.declared is None:
+        if seen.declared is None:
             remedy = "pass randomize(module) if it goes on drawing when the network answers, Dirac(module) if not"
             return "warn", f"{said}; {remedy}", numbers
         return "pass", said, numbers
     return "pass", "deterministic: every call gives the same answer", numbers
 
 
-def replay(look: Look) -> Answer:
+@check("the same noise gives the same answer", decisive=("fail",))
+def replay(seen: Inspection) -> Answer:
     """A sample model is a function: called twice it must say the same."""
-    with torch.no_grad(), running_statistics(look.F):
-        again = look.models[0](look.x)
-    apart = float((again - look.logits[0]).abs().max())
+    again = seen.answer(seen.models[0], seen.x)
+    apart = float((again - seen.logits[0]).abs().max())
     numbers = {"largest_difference": apart}
     if apart > 1e-4 * (1 + float(again.abs().max())):
         remedy = "draw from torch's, NumPy's or Python's global generators only, which can be set"
@@ -72,16 +89,16 @@ def replay(look: Look) -> Answer:
     return "pass", "noise that is drawn again gives the same function", numbers
 
 
-def pointwise(look: Look) -> Answer:
+@check("an answer depends on its own image alone")
+def pointwise(seen: Inspection) -> Answer:
     """f(x)[0] must not change with x[1:], for the same noise; that noise falls on rows by their place is no harm."""
-    if len(look.x) < 2:
+    if len(seen.x) < 2:
         return "not enough evidence", "there is one image only", {}
-    f, others = look.models[0], look.x.clone()
+    f, z, others = seen.models[0], seen.logits[0], seen.x.clone()
     others[1:] = 1 - others[1:]
-    with torch.no_grad(), running_statistics(look.F):
-        moved = float((f(others)[0] - look.logits[0][0]).abs().max())
-        shifted = float((f(look.x[1:]) - look.logits[0][1:]).abs().max())
-    allowed = 1e-3 * (1 + float(look.logits[0].abs().max()))
+    moved = float((seen.answer(f, others)[0] - z[0]).abs().max())
+    shifted = float((seen.answer(f, seen.x[1:]) - z[1:]).abs().max())
+    allowed = 1e-3 * (1 + float(z.abs().max()))
     numbers = {"change_with_other_images": moved, "change_with_place": shifted}
     if moved > allowed:
         remedy = "does it use statistics of the batch? Accuracies then depend on which images are judged together"
@@ -91,31 +108,27 @@ def pointwise(look: Look) -> Answer:
     return "pass", "images can be looked at in any batch", numbers
 
 
-def support(look: Look) -> Answer:
+@check("how many functions the noise can make")
+def support(seen: Inspection) -> Answer:
     """With finitely many, expectations are exact sums."""
-    if not look.F.random:
+    if not seen.F.random:
         return "pass", "one: the network is deterministic", {"outcomes": 1}
-    known = look.F.support()
-    if known is None:
-        seen = _different_draws(look)
-        said = "unknown or infinitely many: expectations are estimated from draws"
-        if seen <= REPEATING * DRAWN:
-            said = f"unknown, but {DRAWN} draws gave {seen} different answers: it seems to have few values"
-            said += "; a list of modules, one for each of them, would make expectations exact"
-        return "pass", said, {"outcomes": None, "seen": seen}
-    return "pass", f"{len(known.noises)}: expectations over them are exact sums", {"outcomes": len(known.noises)}
+    if (known := seen.F.support()) is not None:
+        outcomes = len(known.noises)
+        return "pass", f"{outcomes}: expectations over them are exact sums", {"outcomes": outcomes}
+    models = models_of(seen.F, DRAWN, fold(seen.seed, "support"))
+    different = len({tuple(seen.answer(f, seen.x[:2]).flatten().tolist()) for f in models})
+    said = "unknown or infinitely many: expectations are estimated from draws"
+    if different <= REPEATING * DRAWN:
+        said = f"unknown, but {DRAWN} draws gave {different} different answers: it seems to have few values"
+        said += "; a list of modules, one for each of them, would make expectations exact"
+    return "pass", said, {"outcomes": None, "seen": different}
 
 
-def _different_draws(look: Look) -> int:
-    """How many of some draws differ in their answers to two images."""
-    models = models_of(look.F, DRAWN, fold(look.seed, "support"))
-    with torch.no_grad(), running_statistics(look.F):
-        return len({tuple(f(look.x[:2]).flatten().tolist()) for f in models})
-
-
-def logits(look: Look) -> Answer:
+@check("the output is logits")
+def logits(seen: Inspection) -> Answer:
     """Softmax of a softmax flattens the loss: attacks and ensembles would see hardly any difference."""
-    z = look.logits.double()
+    z = seen.logits.double()
     off = float((z.sum(2) - 1).abs().max())
     numbers = {"classes": z.shape[2], "sum_off_one": off, "least": float(z.min()), "greatest": float(z.max())}
     if off < 1e-3 and float(z.min()) >= 0:
@@ -124,10 +137,11 @@ def logits(look: Look) -> Answer:
     return "pass", f"{z.shape[2]} logits between {numbers['least']:.3g} and {numbers['greatest']:.3g}", numbers
 
 
-def accuracy(look: Look) -> Answer:
+@check("clean accuracy is above chance", decisive=("fail",))
+def accuracy(seen: Inspection) -> Answer:
     """One-sided test against always naming the most frequent class."""
-    right = (look.logits.argmax(2) == look.y).double().mean(0)
-    chance = float(torch.bincount(look.y).max() / len(look.y))
+    right = (seen.logits.argmax(2) == seen.y).double().mean(0)
+    chance = float(torch.bincount(seen.y).max() / len(seen.y))
     share, b = float(right.mean()), len(right)
     spread = math.sqrt(max(chance * (1 - chance), 1e-12) / b)
     numbers = {"accuracy": share, "chance": chance, "examples": b}
@@ -139,21 +153,208 @@ def accuracy(look: Look) -> Answer:
     return "pass", said, numbers
 
 
-CHECKS: Registry[Check] = Registry(
-    "check",
-    {
-        "scale": Check("the input has the scale that the network expects", scale),
-        "random": Check("the network is what it is said to be, random or not", random),
-        "replay": Check("the same noise gives the same answer", replay, decisive=True),
-        "pointwise": Check("an answer depends on its own image alone", pointwise),
-        "support": Check("how many functions the noise can make", support),
-        "logits": Check("the output is logits", logits),
-        "accuracy": Check("clean accuracy is above chance", accuracy, decisive=True),
-        "gradients": Check("gradients reach the input", gradients),
-        "optimization": Check("answers are not found by optimization", optimization),
-        "differences": Check("the gradient is the derivative", differences),
-        "roughness": Check("the loss is smooth enough to follow", roughness),
-        "kink": Check("gradients are as diverse around images as at them", kink),
-    },
-)
-"""Every check by name, in the order in which they are made."""
+@check("gradients reach the input")
+def gradients(seen: Inspection) -> Answer:
+    """Absent, not finite, 0 or saturated gradients; and the layer in which they are lost."""
+    g = seen.gradients
+    if g is None:
+        return _lost(seen, "autograd finds no way from the output to the input", {"absent": True})
+    norms = torch.linalg.vector_norm(g.flatten(2).double(), dim=2)
+    zero, broken = float((norms < ZERO).double().mean()), float((~norms.isfinite()).double().mean())
+    numbers: dict[str, Any] = {"zero": zero, "not_finite": broken}
+    share = f"{100 * zero:.0f} % of the gradients are exactly 0"
+    if broken > 0:
+        said = f"{100 * broken:.0f} % of the gradients are NaN or infinite: look for roots and"
+        return "fail", f"{said} logarithms of 0, and divisions by it", numbers
+    if zero >= MOST_ZERO:
+        return _lost(seen, share, numbers)
+    if zero >= MANY_ZERO:
+        return "warn", f"{share}: attacks by gradients leave these images alone", numbers
+    numbers["saturated"] = _saturated(seen)
+    said = "all images have gradients" if zero == 0 else f"{100 * zero:.1f} % of them are 0"
+    if numbers["saturated"] > 0.05:
+        share = f"cross-entropy in float32 has no gradient at {100 * numbers['saturated']:.0f} % of the images"
+        said += f"; {share}, which blinds other libraries (here the margin is differentiated)"
+    return "pass", said, numbers
+
+
+def _lost(seen: Inspection, what: str, numbers: dict[str, Any]) -> Answer:
+    """The finding of gradients that are not there: where they are lost, and what to do."""
+    layer = numbers["layer"] = dying_layer(seen.F.module, seen.models[0], *seen.near)
+    where = f"lost in the layer {layer}" if layer else "lost in code of the network's own forward"
+    remedy = "straight_through(fn) in its place lets them through as if it were the identity"
+    return "fail", f"{what}, {where}: no attack by gradients can work; {remedy}", numbers
+
+
+def _saturated(seen: Inspection) -> float:
+    """The share of images at which the gradient of the cross-entropy, as others compute it, is exactly 0."""
+    x, y = seen.near
+    with running_statistics(seen.F), torch.enable_grad():
+        at = x.detach().requires_grad_()
+        (g,) = torch.autograd.grad(cross_entropy(seen.models[0](at), y, reduction="sum"), at)
+    return float((g.flatten(1) == 0).all(1).double().mean())
+
+
+def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]) -> str | None:
+    """Name the layer through which no gradient comes back, although one arrives at its output.
+
+    None where the gradient is lost outside of any layer, in code of the module's own `forward`.
+    """
+    calls: list[tuple[str, Tensor, Tensor]] = []
+
+    def watch(name: str, layer: nn.Module) -> Any:
+        def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+            outputs = output if isinstance(output, tuple) else (output,)
+            before, after = ([a for a in each if isinstance(a, Tensor)] for each in (arguments, outputs))
+            if before and after:
+                calls.append((f"{name} ({type(layer).__name__})", before[0], after[0]))
+
+        return layer.register_forward_hook(remember)
+
+    def arrives(at: Tensor) -> bool:
+        if not at.requires_grad or not s.requires_grad:
+            return False
+        (gradient,) = torch.autograd.grad(s, at, retain_graph=True, allow_unused=True)
+        return gradient is not None and bool((gradient != 0).any())
+
+    hooks = [watch(name, layer) for name, layer in module.named_modules() if name and not list(layer.children())]
+    try:
+        with torch.enable_grad(), running_statistics(module):
+            s = soft_margin(f(x.detach().requires_grad_()), y).sum()
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return next((name for name, before, after in reversed(calls) if arrives(after) and not arrives(before)), None)
+
+
+@check("answers are not found by optimization")
+def optimization(seen: Inspection) -> Answer:
+    """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
+    taken = 0
+    functions = {name: getattr(torch.autograd, name) for name in ("grad", "backward")}
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **options: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            return function(*arguments, **options)
+
+        return count
+
+    try:
+        for name, function in functions.items():
+            setattr(torch.autograd, name, counted(function))
+        with running_statistics(seen.F), torch.enable_grad():
+            seen.models[0](seen.x[:1])
+    finally:
+        for name, function in functions.items():
+            setattr(torch.autograd, name, function)
+    if taken:
+        said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
+        return "warn", said, {"taken": taken}
+    return "pass", "no gradient is taken while it answers", {"taken": 0}
+
+
+@check("the gradient is the derivative")
+def differences(seen: Inspection) -> Answer:
+    """(s(x + h u) - s(x - h u)) / 2h against <grad s, u>, with the noise replayed, along the gradient and across.
+
+    Along it alone a part of the network that is detached would not be seen: the gradient does not point there.
+    """
+    if (found := seen.usable_gradients) is None:
+        return NOTHING
+    g = found[0]
+    along = _errors(seen, g, g)
+    root = math.sqrt(g[0].numel())  # <grad s, u> is so much smaller across than along the gradient
+    random = [_errors(seen, g, seen.offset("across", i)) for i in range(ACROSS)]
+    across = {h: root * sorted(error[h] for error in random)[ACROSS // 2] for h in along}
+    errors = min(along.values()), min(across.values())
+    numbers = {
+        "relative_error": errors[0],
+        "relative_error_across": errors[1],
+        "steps": [f"{h:g}: {along[h]:.3g} along, {across[h]:.3g} across" for h in along],
+    }
+    said = f"finite differences along the gradient differ from it by {100 * errors[0]:.2g} % (median)"
+    said += f", in random directions by {100 * errors[1]:.2g} %"
+    if max(errors) <= AGREE:
+        return "pass", said, numbers
+    if seen.F.proxy_gradient:
+        return "pass", f"{said}, as it must: a straight-through step stands in for one without gradient", numbers
+    verdict: Outcome = "warn" if max(errors) < DISAGREE else "fail"
+    return verdict, f"{said}: is a backward pass replaced or a part of the network detached?", numbers
+
+
+def _errors(seen: Inspection, g: Float[Tensor, "k ..."], direction: Float[Tensor, "k ..."]) -> dict[float, float]:
+    """|(s(x + h u) - s(x - h u)) / 2h - <grad s, u>| / |grad s|, the median over images, for steps h a pixel."""
+    f, x = seen.models[0], seen.near[0]
+    length, size = (torch.linalg.vector_norm(v.flatten(1), dim=1).clamp_min(ZERO) for v in (g, direction))
+    there = length > ZERO
+    unit = direction / per_example(size, direction)
+    slope = (g * unit).flatten(1).sum(1)
+    errors = {}
+    for h in (1e-5, 1e-4, 1e-3):
+        step = h * math.sqrt(x[0].numel())
+        measured = (seen.margins(f, x + step * unit) - seen.margins(f, x - step * unit)) / (2 * step)
+        errors[h] = float(((measured - slope).abs() / length)[there].median())
+    return errors
+
+
+@check("the loss is smooth enough to follow")
+def roughness(seen: Inspection) -> Answer:
+    """Cosine of gradients of one draw less than half a gray level apart; and, apart from it, of draws at one point."""
+    if (g := seen.usable_gradients) is None:
+        return NOTHING
+    f, (x, y), several = seen.models[0], seen.near, len(g) > 1
+    moved = seen.gradient(f, (x + STEP * seen.offset("move")).clamp(0, 1), y)
+    same = float(_mean(_cosine(g[0], moved)))
+    among = float(torch.stack([_mean(_cosine(g[0], other)) for other in g[1:]]).mean()) if several else 1.0
+    points = [x + STEP * seen.offset("near", i) for i in range(4)]
+    change = torch.stack([(seen.margins(f, point) - seen.margins(f, x)).abs() for point in points]).mean()
+    own = seen.logits[:, : len(x)].gather(2, y.expand(len(g), -1)[..., None])
+    numbers = {
+        "cosine_same_draw": same,
+        "cosine_other_draws": among,
+        "change_of_margin": float(change),
+        "noise_of_logit": float(own.std(0).mean()) if several else 0.0,
+    }
+    said = f"gradients of one draw less than half a gray level apart have cosine {same:.2f}"
+    said += f", those of two draws at one point {among:.2f}" if several else ""
+    if same >= STEADY:
+        return "pass", said, numbers
+    verdict: Outcome = "warn" if same >= SHATTERED else "fail"
+    return verdict, f"{said}: they lead nowhere, whatever the noise does; attacks without gradients decide", numbers
+
+
+@check("gradients are as diverse around images as at them")
+def kink(seen: Inspection) -> Answer:
+    """Cosine of gradients of two draws at an image, and a little away from it.
+
+    A network trained to have diverse gradients at its images may have them there alone, in kinks that no attack
+    stays in: concentration at the images then says nothing of what an adversary meets.
+    """
+    if (g := seen.usable_gradients) is None:
+        return NOTHING
+    if len(seen.models) == 1:
+        return "pass", "one function, one gradient at each image", {}
+    x, y = seen.near
+    moved = displaced(x, (seen.offset("kink").double() + 1) / 2, AWAY)
+    away = torch.stack([seen.gradient(f, moved, y) for f in seen.models])
+    at, around = (float(_mean(mean_cosine(directions(each).v))) for each in (g, away))
+    numbers = {"cosine_at_images": at, "cosine_around_them": around, "distance": AWAY}
+    said = f"gradients of two draws have cosine {at:.2f} at images and {around:.2f} at most 8 gray levels away"
+    if around < at + KINKED:
+        return "pass", said, numbers
+    return "warn", f"{said}: they disperse in a kink at the images alone, which does not slow an attack", numbers
+
+
+def _cosine(a: Float[Tensor, "k ..."], b: Float[Tensor, "k ..."]) -> Float[Tensor, " k"]:
+    """The cosine of each pair of gradients; NaN where one is 0."""
+    a, b = a.flatten(1).double(), b.flatten(1).double()
+    cosine: Tensor = (a * b).sum(1) / (torch.linalg.vector_norm(a, dim=1) * torch.linalg.vector_norm(b, dim=1))
+    return cosine
+
+
+def _mean(values: Float[Tensor, " k"]) -> Float[Tensor, ""]:
+    """The mean of the finite values; 1 if there are none."""
+    there = values[values.isfinite()]
+    return there.mean() if len(there) else values.new_ones(())

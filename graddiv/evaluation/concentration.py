@@ -1,45 +1,49 @@
 """Measurements of gradients: how concentrated they are, what an adversary gains by it, and what Theorem 1 allows."""
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import torch
+from jaxtyping import Float, Float64
 from torch import Tensor
 
 from graddiv.attacks import EOT, PGD, Fixed, RotatedPGD
-from graddiv.directions import vmf
-from graddiv.directions.bounds import first_order_bound, loss_increase
-from graddiv.directions.gradients import directions, input_gradient
-from graddiv.directions.moments import moments
-from graddiv.directions.regularizers import cosines
+from graddiv.attacks.spgd import PILOT, along_the_attack, gradient_noise, measured_cosine
+from graddiv.diversity import concentration as vmf
+from graddiv.diversity.concentration import loss_increase, moments, moments_of, theorem1
+from graddiv.diversity.gradients import directions, input_gradient
+from graddiv.diversity.regularizers import cosines
 from graddiv.errors import GradDivError
-from graddiv.evaluation.batches import Advance, Job
-from graddiv.evaluation.prediction import models_of
+from graddiv.evaluation.measurements import measurement
+from graddiv.evaluation.run import Advance, Job
 from graddiv.evaluation.target import Target
-from graddiv.geometry import Geometry, Linf
+from graddiv.geometry import LINF, Geometry, Linf
 from graddiv.networks import SampleModel, running_statistics
-from graddiv.records import ConcentrationRecord, GradientsRecord, LossIncreaseRecord, RotationRecord
-from graddiv.seeding import fold
+from graddiv.networks.prediction import models_of
+from graddiv.records import (
+    ConcentrationRecord,
+    GradientNoiseRecord,
+    GradientsRecord,
+    LossIncreaseRecord,
+    NearbyRecord,
+    RotationRecord,
+)
+from graddiv.seeding import fold, uniform
 
-GRADIENTS = 100
-"""The number of gradients, one for each sample model, from which the paper estimates concentration."""
-
-GRADIENT_EXAMPLES = 4
-"""How many examples, the first ones, have their gradients stored in full."""
-
+GRADIENTS = 100  #: How many gradients, one for each sample model, the paper estimates concentration from.
+GRADIENT_EXAMPLES = 4  #: How many examples, the first ones, have their gradients stored in full.
+PILOT_GRADIENTS = 20  #: Gradients at each example from which the pilot of the strong suite learns.
 ANGLES = tuple(float(angle) for angle in range(0, 91, 10))
 """The angles, in degrees, by which gradients are rotated in the paper's cosine figure."""
+SHARES = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
+"""Distances from the example, as shares of epsilon."""
 
 
-def concentration_job(target: Target, directory: Path | None = None, *, n: int = GRADIENTS) -> Job[ConcentrationRecord]:
-    """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example.
-
-    Arrays: rho, rho_1 (in the l_1 norm), rho_debiased, mean_cosine, kappa (the paper's estimate), kappa_mle (the exact
-    one), norm_ratio (|E g| / E |g|), and usable: whether all gradients have a direction; NaN where not.
-    """
-    p = _gradient_dimension(target, n)
+@measurement("concentration", ConcentrationRecord, lambda budget: {"n": budget.gradients})
+def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[ConcentrationRecord]:
+    """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example."""
+    _check_two(n)
+    p = target.pixels
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
@@ -56,20 +60,14 @@ def concentration_job(target: Target, directory: Path | None = None, *, n: int =
             "usable": found.usable,
         }
 
-    return target.job(ConcentrationRecord, {"n": n, "p": p}, directory, measure, work=2.0 * n)
+    return target.job(ConcentrationRecord, {"n": n, "p": p}, measure, work=2.0 * n)
 
 
-def gradients_job(
-    target: Target, directory: Path | None = None, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES
-) -> Job[GradientsRecord]:
-    """Store the unit gradients of the first examples, their cosines and the images, for scatter plots and matrices.
-
-    n: how many gradients, of one sample model each; at least 2.
-    examples: how many examples.
-
-    Arrays: gradients (k x n x p, float16), cosines (k x n x n), images.
-    """
-    p, target = _gradient_dimension(target, n), target.first(examples)
+@measurement("gradients", GradientsRecord, lambda budget: {"n": budget.gradients})
+def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES) -> Job[GradientsRecord]:
+    """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
+    _check_two(n)
+    target = target.first(examples)
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
@@ -77,26 +75,84 @@ def gradients_job(
             v = directions(torch.stack([input_gradient(f, x, y)[1] for f in models])).v
         return {"gradients": v.transpose(0, 1).to(torch.float16), "cosines": cosines(v), "images": x}
 
-    return target.job(GradientsRecord, {"n": n, "p": p}, directory, measure, work=2.0 * n)
+    return target.job(GradientsRecord, {"n": n, "p": target.pixels}, measure, work=2.0 * n)
 
 
+@measurement(
+    "gradient-noise", GradientNoiseRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True
+)
+def gradient_noise_job(
+    target: Target, *, epsilon: float, n: int = PILOT_GRADIENTS, geometry: Geometry = LINF
+) -> Job[GradientNoiseRecord]:
+    """Measure |mu|, tr Cov, q and rho of n gradients at x0 and where a short attack leads, and the cosine of two means.
+
+    R at the clean x, for instance, disperses the gradients there and leaves those at attacked points together, so the
+    draws that an adversary needs are told by the second alone.
+    """
+    _check_two(n)
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        view, path = (EOT(target.F, of, fold(target.seed, "gradient noise")) for of in (n, n // 2))
+        found: dict[str, list[Tensor]] = {}
+        for place, point in enumerate((x, along_the_attack(path, x, y, epsilon, geometry))):
+            noise = gradient_noise(view, PILOT, point, y)
+            values = {**noise._asdict(), "q": noise.q, "predicted": noise.cosine_of_two(n)}
+            values["measured"] = measured_cosine(view, PILOT, point, y)
+            for name in ("rho", "mean_length", "trace", "q", "predicted", "measured"):
+                found.setdefault(name, []).append(values[name])
+            advance((place + 1) / 2)
+        return {name: torch.stack(columns, 1) for name, columns in found.items()}
+
+    norm = {} if isinstance(geometry, Linf) else {"norm": geometry.name}  # as in records from before it was named
+    return target.job(GradientNoiseRecord, {"n": n, **norm, "epsilon": epsilon}, measure, work=12.0 * n)
+
+
+@measurement("nearby", NearbyRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
+def nearby_job(target: Target, *, epsilon: float, n: int = 20, shares: Sequence[float] = SHARES) -> Job[NearbyRecord]:
+    """Measure the mean cosine and the mean length of n gradients at x + d (2u - 1), u uniform, for distances d.
+
+    A regularizer that sees the clean x alone may be met there alone: by a kink so narrow that no adversary lingers
+    in it.  Gradients that come together again within a small part of epsilon tell.
+
+    epsilon: the largest l_inf distance.
+    shares: distances as shares of epsilon, all along one random direction for each example.
+    """
+    _check_two(n)
+    distances = [share * epsilon for share in shares]
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        u = uniform(fold(target.seed, "nearby", "direction"), ids, target.pixels).reshape(x.shape)
+        found: dict[str, list[Tensor]] = {"mean_cosine": [], "length": []}
+        for number, distance in enumerate(distances):
+            point = displaced(x, u, distance)
+            lengths: list[Tensor] = []
+            with running_statistics(target.F):
+                gradients = _noting(lengths, _models(target, n), point, y)
+                found["mean_cosine"].append(moments_of(gradients).mean_cosine())
+            found["length"].append(torch.stack(lengths).mean(0))
+            advance((number + 1) / len(distances))
+        return {name: torch.stack(columns, 1) for name, columns in found.items()}
+
+    settings = {"n": n, "epsilon": epsilon, "distances": distances}
+    return target.job(NearbyRecord, settings, measure, work=2.0 * n * len(distances))
+
+
+def displaced(x: Float[Tensor, "b ..."], u: Float64[Tensor, "b ..."], distance: float) -> Float[Tensor, "b ..."]:
+    """x + distance (2u - 1), reflected at 0 and 1: clipped, the half of all black pixels that u darkens would stay."""
+    moved = (x + distance * (2 * u - 1).to(x.dtype)).abs()
+    return torch.where(moved > 1, 2 - moved, moved)
+
+
+@measurement(
+    "increase",
+    LossIncreaseRecord,
+    lambda budget: {"n": max(budget.curve_n), "m": budget.m, "gradients": budget.gradients},
+)
 def loss_increase_job(
-    target: Target,
-    directory: Path | None = None,
-    *,
-    epsilon: float,
-    n: int = 20,
-    m: int = 20,
-    fresh: int = 20,
-    gradients: int = GRADIENTS,
+    target: Target, *, epsilon: float, n: int = 20, m: int = 20, fresh: int = 20, gradients: int = GRADIENTS
 ) -> Job[LossIncreaseRecord]:
     """Measure Delta, the increase of the expected loss under EOT-PGD, beside Theorem 1's bound on it; both in l_inf.
 
-    target: the network and its examples.
-    directory: where the record is stored; None for nowhere.
-    epsilon: the radius of the attack, and the length of the step that the bound is for.
-    n: sample models in each iteration of the attack.
-    m: iterations of the attack.
     fresh: how many models, which the attack has not seen, the increase is averaged over.
     gradients: how many gradients the expectations of Theorem 1 are taken over; at least 2.
 
@@ -104,9 +160,8 @@ def loss_increase_job(
     bound on it, tightness = first_order / theorem, holds = whether it is at most 1, excess = |E g|_1 / (E|g| rho_1).
     The bound is one on small steps: Delta itself may exceed it where the loss is not linear on the way.
     """
-    _gradient_dimension(target, gradients)
+    _check_two(gradients)
     attack = PGD(m=m, seed=fold(target.seed, "increase", "attack"))
-    q = attack.geometry.q
     settings = {"epsilon": epsilon, "n": n, "m": m, "alpha": attack.alpha, "fresh": fresh, "gradients": gradients}
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -115,32 +170,20 @@ def loss_increase_job(
         with running_statistics(target.F):
             fresh_models = models_of(target.F, fresh, fold(target.seed, "increase", "fresh"))
             increase = loss_increase(fresh_models, x, y, x_adv - x)
-            found = moments(_models(target, gradients), x, y)
-        return {"increase": increase, **vars(first_order_bound(found, found.rho(q), epsilon, q))}
+            bound = theorem1(_models(target, gradients), x, y, epsilon, attack.geometry.p)
+        return {"increase": increase, **vars(bound)}
 
     passes = n * m + fresh + gradients
-    return target.job(LossIncreaseRecord, settings, directory, measure, work=2.0 * passes)
+    return target.job(LossIncreaseRecord, settings, measure, work=2.0 * passes)
 
 
+@measurement("rotation", RotationRecord, lambda budget: {"m": budget.m}, in_both_norms=True)
 def rotation_job(
-    target: Target,
-    directory: Path | None = None,
-    *,
-    epsilon: float,
-    geometry: Geometry = Linf(),  # noqa: B008 -- frozen, so safely shared
-    m: int = 20,
-    angles: Sequence[float] = ANGLES,
+    target: Target, *, epsilon: float, geometry: Geometry = LINF, m: int = 20, angles: Sequence[float] = ANGLES
 ) -> Job[RotationRecord]:
     """Measure what PGD on one sample model still achieves, on that model, when its gradients are turned by an angle.
 
-    target: the network and its examples.
-    directory: where the record is stored; None for nowhere.
-    epsilon: the radius, in the geometry's norm.
-    geometry: the norm; Linf is the paper's setting, in L2 the gain is proportional to the cosine.
-    m: iterations of PGD.
-    angles: in degrees, 0 to 180.
-
-    Arrays: increase (of the loss, b x angles), right (b x angles), and of the clean images loss and right_clean.
+    Linf is the paper's setting, in L2 the gain is proportional to the cosine; angles are in degrees, 0 to 180.
     """
     attack = RotatedPGD(geometry=geometry, m=m, seed=fold(target.seed, "rotation", "attack"))
     settings = {"norm": geometry.name, "epsilon": epsilon, "m": m, "alpha": attack.alpha, "angles": list(angles)}
@@ -160,12 +203,7 @@ def rotation_job(
             "right_clean": view.logits(0, x).argmax(1) == y,
         }
 
-    return target.job(RotationRecord, settings, directory, measure, work=2.0 * m * len(angles))
-
-
-def l2_radius(epsilon: float, p: int) -> float:
-    """epsilon sqrt(p) / 4: an l_2 ball about as easy as the l_inf ball, for images."""
-    return epsilon * math.sqrt(p) / 4
+    return target.job(RotationRecord, settings, measure, work=2.0 * m * len(angles))
 
 
 def _models(target: Target, n: int) -> Iterator[SampleModel]:
@@ -180,8 +218,16 @@ def _reporting(models: Iterable[SampleModel], n: int, advance: Advance) -> Itera
         advance((number + 1) / n)
 
 
-def _gradient_dimension(target: Target, n: int) -> int:
-    """Check that n gradients can be compared, and return p, the number of pixels and so the dimension of a gradient."""
+def _noting(
+    lengths: list[Tensor], models: Iterable[SampleModel], x: Tensor, y: Tensor
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield s_i and grad s_i of each model, and note |grad s_i|."""
+    for f in models:
+        s, g = input_gradient(f, x, y)
+        lengths.append(g.flatten(1).norm(dim=1))
+        yield s, g
+
+
+def _check_two(n: int) -> None:
     if n < 2:
         raise GradDivError(f"n is {n}, expected at least 2 gradients to compare")
-    return target.pixels

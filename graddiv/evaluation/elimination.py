@@ -8,7 +8,6 @@ ensembles, those that judge the rows of a table and that had no part in any choi
 import hashlib
 import json
 from collections.abc import Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -16,13 +15,12 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from graddiv.distributed import ALONE, Process
 from graddiv.errors import GradDivError
-from graddiv.evaluation.batches import Advance, Job, WorkListener, run, silent
-from graddiv.evaluation.cell import Cell
-from graddiv.evaluation.prediction import probabilities
-from graddiv.evaluation.robustness import attacked, judged
+from graddiv.evaluation.robustness import Cell, attacked, judged
+from graddiv.evaluation.run import IN_MEMORY, Advance, Job, Session
 from graddiv.evaluation.target import Target
+from graddiv.networks import running_statistics
+from graddiv.networks.prediction import logits_from, models_of, score
 from graddiv.performance import channels_last
 from graddiv.records import TotalRecord
 from graddiv.seeding import fold
@@ -34,37 +32,24 @@ The same models look at the images of all attacks, so each look may err with thi
 """
 
 
-def attack_until_fooled(
-    target: Target,
-    wanted: Sequence[Cell],
-    directory: Path | None = None,
-    *,
-    process: Process = ALONE,
-    progress: WorkListener = silent,
-) -> list[TotalRecord]:
+def attack_until_fooled(target: Target, wanted: Sequence[Cell], session: Session = IN_MEMORY) -> list[TotalRecord]:
     """The Total of the cells of each epsilon and repeat."""
     groups: dict[tuple[float, int], list[Cell]] = {}
     for cell in wanted:
         if cell.attack is not None:
             groups.setdefault((cell.epsilon, cell.repeat), []).append(cell)
-    return run([total_job(target, group, directory) for group in groups.values()], process=process, progress=progress)
+    return session.run([total_job(target, group) for group in groups.values()])
 
 
-def total_job(target: Target, wanted: Sequence[Cell], directory: Path | None = None) -> Job[TotalRecord]:
+def total_job(target: Target, wanted: Sequence[Cell]) -> Job[TotalRecord]:
     """Attack each batch with one cell after the other, on the images that are left; then judge the worst images."""
     if len({(cell.epsilon, cell.repeat) for cell in wanted}) != 1:
         raise GradDivError("a Total is taken over the attacks of one epsilon and one repeat")
     epsilon, repeat = wanted[0].epsilon, wanted[0].repeat
     order = [Cell(None, "fixed", 1, 0.0, repeat), *sorted(wanted, key=lambda cell: cell.work(target))]
     attacks = [cell.describe(target) for cell in order]
-    description = {
-        "kind": TotalRecord.kind,
-        "attacks": attacks,
-        "epsilon": epsilon,
-        "repeat": repeat,
-        "level": LEVEL,
-        **target.describe(),
-    }
+    settings = {"attacks": attacks, "epsilon": epsilon, "repeat": repeat, "level": LEVEL}
+    description = {"kind": TotalRecord.kind, **settings, **target.describe()}
 
     def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
         x, y, ids = target.examples(rows)
@@ -74,9 +59,9 @@ def total_job(target: Target, wanted: Sequence[Cell], directory: Path | None = N
         return {**worst.arrays(), **judged(target, worst.x, y, repeat)}
 
     digest = hashlib.sha256(json.dumps(attacks).encode()).hexdigest()[:8]
-    path = None if directory is None else directory / f"total-{digest}-eps{epsilon:.6g}-r{repeat}.record"
+    file = f"total-{digest}-eps{epsilon:.6g}-r{repeat}.record"
     work = sum(cell.work(target) for cell in order)
-    return Job(TotalRecord, "Total", description, path, len(target.data), target.batch, work, compute)
+    return Job(TotalRecord, "Total", description, file, len(target.data), target.batch, work, compute)
 
 
 class _WorstImages:
@@ -125,24 +110,23 @@ class _WorstImages:
         return {name: tensor.cpu().numpy() for name, tensor in found.items()}
 
 
-class _Look(NamedTuple):
+class _Verdict(NamedTuple):
     """What the two ensembles that choose say of a batch."""
 
-    sureness: Float64[Tensor, " b"]
-    """How surely each image is fooled, as `sureness` measures it."""
-    doubtless: Bool[Tensor, " b"]
-    """Whether both ensembles are wrong, and a fresh one would be too."""
-    models: int
-    """How many models looked."""
+    sureness: Float64[Tensor, " b"]  #: How surely each image is fooled, as `sureness` measures it.
+    doubtless: Bool[Tensor, " b"]  #: Whether both ensembles are wrong, and a fresh one would be too.
+    models: int  #: How many models looked.
 
 
-def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int, looks: int) -> _Look:
+def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int, looks: int) -> _Verdict:
     seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
-    ensembles = [probabilities(target.F, x, target.n_ensemble, seed) for seed in seeds]
+    with torch.no_grad(), running_statistics(target.F):
+        models = [models_of(target.F, target.n_ensemble, seed) for seed in seeds]
+        ensembles = [torch.stack([score(logits_from(f, x), "softmax") for f in each]) for each in models]
     both = torch.cat(ensembles)
     sure = sureness(both, y, len(ensembles[0]))
     wrong = torch.stack([p.mean(0).argmax(1) != y for p in ensembles]).all(0)
-    return _Look(sure, wrong & (sure > sure_enough(len(both), looks)), len(both))
+    return _Verdict(sure, wrong & (sure > sure_enough(len(both), looks)), len(both))
 
 
 def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> Float64[Tensor, " b"]:
@@ -150,7 +134,7 @@ def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> 
 
     p: the probabilities that n >= 2 models give each class.
     y: the true labels.
-    size: of the fresh ensemble whose verdict is foretold.
+    size: of the fresh ensemble whose verdict is predicted.
 
     The mean d of a fresh ensemble of `size` models differs from that of these n by an error of standard deviation
     sd(d) sqrt(1/n + 1/size); if t lies above Student's quantile, the fresh mean lies above 0 too, and the ensemble is

@@ -1,10 +1,11 @@
-"""Examples that the caller has in memory, in whatever form: tensors, arrays, data sets, loaders."""
+"""Whatever holds the user's examples as tensors: tensors, arrays, data sets, loaders, files."""
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,58 +14,27 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
-from graddiv.data import Dataset
+from graddiv import store
+from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import HALF, plain
+from graddiv.networks.inputs import HALF, MAKE_LABELS, plain
 
-Images = Tensor | np.ndarray | Dataset | TorchDataset[Any] | Iterable[tuple[Tensor, Tensor]]
-"""Images, or whatever holds images and labels: a data set of this package or of torch, or the batches of a loader."""
-Labels = Tensor | np.ndarray | None
-"""The labels of images; None where they come with the images."""
+Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
+"""The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""
+
+IMAGES = ("x", "images", "x_test", "image", "data")  #: Names under which archives hold images.
+LABELS = ("y", "labels", "y_test", "label", "targets")
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Tensors that the caller has in memory, with the interface of a `Dataset`."""
+    """Images and labels in memory, with the interface of a `Dataset`."""
 
     x: Float[Tensor, "b ..."]
-    """The images, with pixels in [0, 1]."""
     y: Int64[Tensor, " b"]
-    """Their labels."""
-    ids: Int64[Tensor, " b"]
-    """The index of each example, which addresses its randomness."""
-    name: str = "tensors"
-    """Stands in records in place of a data set's name."""
+    ids: Int64[Tensor, " b"]  #: The index of each example, which addresses its randomness.
+    name: str = "tensors"  #: Stands in records in place of a data set's name.
     split: str = "given"
-    """Stands in records in place of a split."""
-
-    @classmethod
-    def of(cls, x: "Images", y: "Labels") -> "Examples":
-        """Make examples of images and labels, or of a data set or a loader of both."""
-        x = torch.as_tensor(x) if isinstance(x, np.ndarray) else x
-        y = torch.as_tensor(y).long() if isinstance(y, np.ndarray) and y.dtype.kind in "iu" else y
-        if not isinstance(x, Tensor):
-            if y is not None:
-                raise GradDivError("y is given and x is a loader, whose batches have their own labels: leave y out")
-            batches = _batches(x)
-            if not batches or any(len(batch) != 2 for batch in batches):
-                lengths = sorted({len(batch) for batch in batches}) or "no"
-                raise GradDivError(f"the loader has batches of {lengths} parts, expected pairs of images and labels")
-            x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
-        if y is None:
-            raise GradDivError("x is a tensor and y is missing: pass the labels too")
-        x, y = plain("x", x), plain("y", y)
-        x = x.float() if x.dtype in HALF else x  # nothing is lost, and more digits are needed from here on
-        if not x.is_floating_point() or y.dtype != torch.int64 or y.shape != x.shape[:1]:
-            raise GradDivError(
-                f"x is {x.dtype} of shape {tuple(x.shape)} and y {y.dtype} of shape {tuple(y.shape)}, "
-                "expected floats between 0 and 1 and an int64 label for each"
-            )
-        if x.is_meta or y.is_meta:
-            raise GradDivError("x or y lies on the device meta, where there are no values")
-        if len(y) and int(y.min()) < 0:
-            raise GradDivError(f"y holds the label {int(y.min())}, expected classes from 0 on")
-        return cls(x, y, torch.arange(len(y)))
 
     def __len__(self) -> int:
         return len(self.y)
@@ -86,15 +56,149 @@ class Examples:
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
 
-def _batches(pairs: Images) -> list[tuple[Tensor, ...]]:
-    """The (images, labels) batches of a loader, or of a data set whose examples are pairs."""
-    if isinstance(pairs, TorchDataset):
-        # a generator of its own: without one, a DataLoader draws from the global random state
-        pairs = DataLoader(pairs, batch_size=100, generator=torch.Generator())
-    if not isinstance(pairs, Iterable):
-        raise GradDivError(f"x is of type {type(pairs).__name__}, expected tensors, a data set or a DataLoader")
-    batches = [tuple(batch) if isinstance(batch, tuple | list) else (batch,) for batch in pairs]
-    odd = next((part for batch in batches for part in batch if not isinstance(part, Tensor)), None)
-    if odd is not None:
-        raise GradDivError(f"the loader's batches hold {type(odd).__name__}, expected tensors of images and labels")
-    return batches
+class Inputs(NamedTuple):
+    """Examples with pixels in [0, 1], and what 0 and 1 stand for."""
+
+    examples: Examples
+    low: Tensor
+    high: Tensor
+    bounds: Bounds
+
+
+def inputs_of(
+    x: object, y: object = None, bounds: Bounds | None = None, examples: int | None = None,
+    dtype: torch.dtype | None = None,
+) -> Inputs:  # fmt: skip
+    """Examples scaled to [0, 1]; the arguments are those of `examples_of`, and `bounds`, the range of a pixel."""
+    found = examples_of(x, y, examples, dtype)
+    bounds = checked_bounds(found.x, bounds)
+    low, high = (per_channel(bound, found.x) for bound in bounds)
+    return Inputs(replace(found, x=((found.x - low) / (high - low)).clamp(0, 1)), low, high, bounds)
+
+
+def examples_of(x: object, y: object = None, examples: int | None = None, dtype: torch.dtype | None = None) -> Examples:
+    """Make examples of tensors, arrays, a Dataset or a DataLoader.
+
+    x, y: images and labels; y is left out where x holds both.
+    examples: only the first so many.
+    dtype: the type that images are computed in; by default their own, or float32 for half precision and integers.
+    """
+    if examples is not None and examples < 1:
+        raise GradDivError(f"examples is {examples}, expected at least 1")
+    images, labels = _pair(x, y, examples)
+    images = images.to(dtype or (torch.float32 if images.dtype in HALF else images.dtype))
+    if len(images) == 0 or len(images) != len(labels):
+        raise GradDivError(f"there are {len(images)} images and {len(labels)} labels, expected as many, at least one")
+    if not images.isfinite().all():
+        raise GradDivError(f"x holds {int((~images.isfinite()).sum())} values that are NaN or infinite")
+    return Examples(images, labels, torch.arange(len(labels)))
+
+
+def read_examples(name: str, examples: int | None = None, data_root: str | None = None) -> tuple[Tensor, Tensor]:
+    """Images and labels of an .npz file, or the test split of a data set by its name."""
+    if not name.endswith(".npz"):
+        return load(name, "test", data_root).batch(slice(0, examples))
+    found = store.read_npz(Path(name))
+    keys = [next((key for key in names if key in found), None) for names in (IMAGES, LABELS)]
+    if None in keys:
+        raise GradDivError(f"{name} holds {', '.join(found) or 'nothing'}, expected the arrays x and y")
+    x, y = (torch.from_numpy(found[str(key)]) for key in keys)
+    return x[:examples], y[:examples]
+
+
+def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b ..."], Int64[Tensor, " b"]]:
+    """Images as floats and labels as integers, wherever they come from."""
+    holds_both = not isinstance(x, Tensor | np.ndarray | str | Mapping) and (
+        isinstance(x, Iterable) or hasattr(x, "__getitem__")
+    )
+    if y is not None and isinstance(x, Dataset | TorchDataset | DataLoader):
+        raise GradDivError("y is given and x is a data set, which has its own labels: leave y out")
+    if isinstance(x, Dataset):
+        return x.batch(slice(0, examples))
+    if y is not None:
+        images, labels = (_tensor(values, name)[:examples] for values, name in ((x, "x"), (y, "y")))
+    elif isinstance(x, Tensor | np.ndarray):
+        raise GradDivError("x is an array and y is missing: pass the labels too")
+    elif holds_both:
+        images, labels = _collected(x, examples)
+    else:
+        raise GradDivError(f"x is {type(x).__name__}, expected a tensor, an array, a Dataset or a DataLoader")
+    if labels.is_floating_point() or labels.dim() != 1:
+        raise GradDivError(
+            f"y has type {labels.dtype} and shape {tuple(labels.shape)}, "
+            f"expected one whole number for each image: {MAKE_LABELS}"
+        )
+    if len(labels) and int(labels.min()) < 0:
+        raise GradDivError(f"y holds the label {int(labels.min())}, expected classes from 0 on")
+    return (images if images.is_floating_point() else images.float()), labels.long()
+
+
+def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
+    """The pairs of a Dataset, or the batches of a loader, together."""
+    by_index = not isinstance(x, DataLoader) and hasattr(x, "__getitem__") and hasattr(x, "__len__")
+    parts: Iterable[object] = (x[i] for i in range(len(x))) if by_index else x  # type: ignore[index,arg-type,assignment]
+    images, labels, count = [], [], 0
+    for part in parts:
+        if not isinstance(part, tuple | list) or len(part) != 2:
+            raise GradDivError(f"x holds {type(part).__name__} items, expected pairs of image and label")
+        image, label = (_tensor(values, name) for values, name in zip(part, "xy", strict=True))
+        single = label.dim() == 0
+        images.append(image[None] if single else image)
+        labels.append(label[None] if single else label)
+        count += len(labels[-1])
+        if examples is not None and count >= examples:
+            break
+    if not images:
+        raise GradDivError("x holds no images")
+    return torch.cat(images)[:examples], torch.cat(labels)[:examples]
+
+
+def _tensor(values: object, name: str) -> Tensor:
+    """The values as a detached tensor."""
+    try:
+        found = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
+    except (TypeError, ValueError):
+        raise GradDivError(f"{name} is of type {type(values).__name__}, expected a tensor or an array") from None
+    if found.is_meta:
+        raise GradDivError(f"{name} lies on the device meta, where there are no values")
+    return plain(name, found)
+
+
+def checked_bounds(x: Tensor, bounds: Bounds | None = None) -> Bounds:
+    """The bounds as given, or [0, 1]; images outside of them are an error that proposes others."""
+    least, greatest = float(x.min()), float(x.max())
+    if bounds is None:
+        if least >= 0 and greatest <= 1:
+            return 0.0, 1.0
+        if least >= 0 and greatest <= 255:
+            proposal = "pass bounds=(0, 255) if the model takes such values, or divide x by 255"
+        else:
+            proposal = (
+                "x seems to be normalized: make the normalization a layer of the model, or pass as bounds what pixels "
+                "0 and 1 become, (0 - mean) / std and (1 - mean) / std, for each channel"
+            )
+        raise GradDivError(f"x lies in [{least:.4g}, {greatest:.4g}], expected [0, 1]: {proposal}")
+    if not isinstance(bounds, tuple | list) or len(bounds) != 2:
+        raise GradDivError(
+            f"bounds are {bounds}, expected the least and the greatest value of a pixel, such as (0, 255)"
+        )
+    low, high = (per_channel(bound, x) for bound in bounds)
+    if not bool((low < high).all()):
+        raise GradDivError(f"bounds are {bounds}, expected the least value of a pixel before the greatest")
+    slack = 1e-4 * (high - low)
+    if bool((x < low - slack).any()) or bool((x > high + slack).any()):
+        raise GradDivError(f"x lies in [{least:.4g}, {greatest:.4g}], outside of the bounds {bounds}")
+    return bounds
+
+
+def per_channel(bound: float | int | Sequence[float], x: Float[Tensor, "b ..."]) -> Tensor:
+    """The bound in a shape that fits images."""
+    value = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
+    if value.dim() == 0:
+        return value
+    if x.dim() != 4 or value.shape != x.shape[1:2]:
+        raise GradDivError(
+            f"a bound has {value.numel()} values and images have shape {tuple(x.shape[1:])}, "
+            "expected one number or one for each channel"
+        )
+    return value.reshape(-1, 1, 1)

@@ -1,47 +1,45 @@
-"""Evaluate a network that the caller has in memory: the whole table, or the Total alone."""
+"""Evaluate a model that the caller has in memory: the whole table, or the Total alone."""
 
-from collections.abc import Callable, Sequence
+import inspect
+import warnings
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from torch import nn
+import numpy as np
+from torch import Tensor
 
 from graddiv.attacks import Attack
-from graddiv.attacks.registry import STRONG
-from graddiv.evaluation.answers import answers_file, check_answers
-from graddiv.evaluation.arguments import attacks_of, check_counts, epsilons_of, folder_of, warn_of
-from graddiv.evaluation.batches import WorkListener, writing
-from graddiv.evaluation.cell import MODES, cells, papers_cells, parse_modes
+from graddiv.attacks.suites import STRONG, suite
+from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.elimination import attack_until_fooled
-from graddiv.evaluation.examples import Images, Labels
-from graddiv.evaluation.prediction import N_ENSEMBLE
-from graddiv.evaluation.robustness import attack_all, strong_cells
+from graddiv.evaluation.examples import Bounds, Examples, checked_bounds
+from graddiv.evaluation.inspection import Inspection
+from graddiv.evaluation.models import Model, settled
+from graddiv.evaluation.robustness import MODES, attack_all, cells, papers_cells, parse_modes, strong_cells
+from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
+from graddiv.geometry import in_bytes, radius_of
 from graddiv.networks import RandomizedNetwork
-from graddiv.progress import listening
+from graddiv.networks.prediction import N_ENSEMBLE
+from graddiv.progress import Progress
 from graddiv.records import AttackRecord, Record, TotalRecord
 
 R = TypeVar("R", bound=Record)
 
+WARNED_OF = ("scale", "random", "replay", "pointwise", "logits", "accuracy", "gradients", "differences")
+"""The checks that `evaluate` makes: those that need a handful of passes."""
+INSPECTED = 64  #: Examples that the checks look at.
+
 
 def evaluate(
-    F: RandomizedNetwork | nn.Module,
-    x: Images,
-    y: Labels = None,
-    *,
-    epsilon: float | Sequence[float],
-    attacks: str | Attack | Sequence[str | Attack] = (),
-    suite_name: str = "quick",
-    modes: str | Sequence[str] = MODES,
-    n: int = 10,
-    repeats: int = 1,
-    n_ensemble: int = N_ENSEMBLE,
-    seed: int = 0,
-    batch: int = 100,
-    directory: Path | str | None = None,
-    progress: bool | WorkListener = False,
-) -> list[AttackRecord]:
-    """The records of a network in memory, on tensors or arrays x and y, a data set, or a DataLoader.
+    model: Model, x: object, y: object = None, *, epsilon: float | Sequence[float],
+    attacks: str | Attack | Sequence[str | Attack] = (), suite_name: str = "quick", modes: str | Sequence[str] = MODES,
+    n: int = 10, repeats: int = 1, n_ensemble: int = N_ENSEMBLE, seed: int = 0, batch: int = 100,
+    bounds: Bounds | None = None, directory: Path | str | None = None, progress: bool | Progress = False,
+) -> list[AttackRecord]:  # fmt: skip
+    """The records of a model in memory, on tensors or arrays x and y, a data set, or a DataLoader.
 
         records = evaluate(F, x, y, epsilon=[4 / 255, 8 / 255], attacks=["pgd", "apgd-ce"], modes="eot", n=5)
         for epsilon, rows in table_per_epsilon(records).items():
@@ -52,10 +50,11 @@ def evaluate(
     right, model by model, and what it cost.  `table` sums them up.  What would make the numbers mean something else
     than they seem to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.
 
-    F: a `RandomizedNetwork`, or a module, which is taken as deterministic.
+    model: a module (whether it is random is found out), a `RandomizedNetwork`, a function x -> logits, a list of
+        modules of which one answers at random, or the directory of a run.
     x, y: images with pixels in [0, 1] and labels, as tensors or arrays; or x is a data set or a DataLoader of both.
     epsilon: one radius or several.
-    attacks: names such as "pgd" (`graddiv.attacks.registry.ATTACKS` lists them) or attacks themselves; those of the
+    attacks: names such as "pgd" (`graddiv.attacks.suites.ATTACKS` lists them) or attacks themselves; those of the
         suite if there are none.
     suite_name: paper, published, quick or demo, which differ in iterations; or strong, which chooses modes and n.
     modes: how the adversary sees the network: "fixed" one draw, "eot1" a fresh one at each step, "eot" n of them.
@@ -64,35 +63,22 @@ def evaluate(
     n_ensemble: the sample models, never seen by an attack, that judge.
     seed: of everything random.
     batch: how many images are looked at together.
+    bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
     directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
         A network that answers otherwise than the one they are of is refused.
-    progress: whether to show a bar, or a function that is told of the progress.
+    progress: whether to show a bar, or a callback (done, total, label).
     """
     return _evaluated(
-        attack_all, F, x, y, epsilon=epsilon, attacks=attacks, suite_name=suite_name, modes=modes, n=n,
-        repeats=repeats, n_ensemble=n_ensemble, seed=seed, batch=batch, directory=directory, progress=progress,
+        attack_all, model, x, y, epsilon=epsilon, attacks=attacks, suite_name=suite_name, modes=modes, n=n,
+        repeats=repeats, n_ensemble=n_ensemble, seed=seed, batch=batch, bounds=bounds, directory=directory,
+        progress=progress,
     )  # fmt: skip
 
 
 def evaluate_total(
-    F: RandomizedNetwork | nn.Module,
-    x: Images,
-    y: Labels = None,
-    *,
-    epsilon: float | Sequence[float],
-    attacks: str | Attack | Sequence[str | Attack] = (),
-    suite_name: str = "quick",
-    modes: str | Sequence[str] = MODES,
-    paper_rows: bool = False,
-    n: int = 10,
-    repeats: int = 1,
-    n_ensemble: int = N_ENSEMBLE,
-    seed: int = 0,
-    batch: int = 100,
-    directory: Path | str | None = None,
-    progress: bool | WorkListener = False,
+    model: Model, x: object, y: object = None, *, paper_rows: bool = False, **options: Any
 ) -> list[TotalRecord]:
-    """The Totals of a network in memory, one for each epsilon and repeat; the arguments are those of `evaluate`.
+    """The Totals of a model in memory, one for each epsilon and repeat; the options are those of `evaluate`.
 
         (record,) = evaluate_total(F, x, y, epsilon=8 / 255)
         print(record.correct.mean(), record.passes.sum(1).mean())
@@ -100,46 +86,91 @@ def evaluate_total(
     paper_rows: whether the Total is taken over the paper's 16 rows alone.  It leaves out Square, EOT-FAB and EOT-B&B,
         which take most of the passes of the paper's suite.
     """
-    return _evaluated(
-        attack_until_fooled, F, x, y, epsilon=epsilon, attacks=attacks, suite_name=suite_name, modes=modes, n=n,
-        repeats=repeats, n_ensemble=n_ensemble, seed=seed, batch=batch, directory=directory, progress=progress,
-        paper_rows=paper_rows,
-    )  # fmt: skip
+    return _evaluated(attack_until_fooled, model, x, y, paper_rows=paper_rows, **options)
 
 
 def _evaluated(
-    how: Callable[..., list[R]],
-    F: RandomizedNetwork | nn.Module,
-    x: Images,
-    y: Labels,
-    *,
-    epsilon: float | Sequence[float],
-    attacks: str | Attack | Sequence[str | Attack],
-    suite_name: str,
-    modes: str | Sequence[str],
-    n: int,
-    repeats: int,
-    n_ensemble: int,
-    seed: int,
-    batch: int,
-    directory: Path | str | None,
-    progress: bool | WorkListener,
-    paper_rows: bool = False,
-) -> list[R]:
+    how: Callable[..., list[R]], model: Model, x: object, y: object, *, epsilon: float | Sequence[float],
+    attacks: str | Attack | Sequence[str | Attack] = (), suite_name: str = "quick",
+    modes: str | Sequence[str] = MODES, n: int = 10, repeats: int = 1, n_ensemble: int = N_ENSEMBLE, seed: int = 0,
+    batch: int = 100, bounds: Bounds | None = None, directory: Path | str | None = None,
+    progress: bool | Progress = False, paper_rows: bool = False,
+) -> list[R]:  # fmt: skip
     """What `how` makes of the cells that the arguments, once they are checked, ask for."""
     check_counts(n=n, repeats=repeats, n_ensemble=n_ensemble, batch=batch)
-    target = Target.of(F, x, y, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    chosen = attacks_of(attacks, suite_name)
-    radii = epsilons_of(epsilon, chosen, target.pixels)
+    chosen = _attacks_of(attacks, suite_name)
+    target = Target.of(model, x, y, bounds, n_ensemble=n_ensemble, seed=seed, batch=batch)
+    if isinstance(target.data, Examples) and all(attack.geometry.bounds == (0.0, 1.0) for attack in chosen):
+        checked_bounds(target.data.x)
+    radii = _epsilons_of(epsilon, chosen, target.pixels)
     sights = parse_modes([modes] if isinstance(modes, str) else modes)
     folder = folder_of(directory)
-    warn_of(target)
-    with writing(folder), listening(progress) as listener:
+    _warn_of(target, declared=target.random if isinstance(model, RandomizedNetwork) else None)
+    with Session.open(folder, progress=progress) as session:
         if folder is not None:
-            check_answers(target, answers_file(target, folder))
+            target.check_answers(folder / target.answers_file)
         if suite_name == STRONG and not attacks:
-            wanted = strong_cells(target, radii, repeats=repeats, directory=folder, progress=listener)
+            wanted = strong_cells(target, radii, session, repeats=repeats)
         else:
             wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
-        wanted = papers_cells(wanted, target) if paper_rows else wanted
-        return how(target, wanted, folder, progress=listener)
+        return how(target, papers_cells(wanted, target) if paper_rows else wanted, session)
+
+
+def _attacks_of(attacks: str | Attack | Iterable[str | Attack], suite_name: str) -> list[Attack]:
+    """Attacks by name or as they are; the suite if there are none."""
+    listed: list[Any] = list(attacks) if isinstance(attacks, Iterable) and not isinstance(attacks, str) else [attacks]
+    for each in listed:
+        if inspect.isclass(each) and issubclass(each, Attack):
+            raise GradDivError(f"attacks holds the class {each.__name__}, expected an attack: {each.__name__}()")
+        if not isinstance(each, str | Attack):
+            raise GradDivError(f"attacks holds {each!r}, expected names such as 'pgd' or attacks such as PGD(m=50)")
+    named = [each for each in listed if isinstance(each, str)]
+    given = [each for each in listed if isinstance(each, Attack)]
+    return given + (suite(suite_name, named) if named or not listed else [])
+
+
+def check_counts(**counts: object) -> None:
+    """Refuse counts that are no whole numbers from 1 on."""
+    for name, count in counts.items():
+        if isinstance(count, bool) or not isinstance(count, int | np.integer):
+            raise GradDivError(f"{name} is {count!r}, expected a whole number")
+        if count < 1:
+            raise GradDivError(f"{name} is {count}, expected at least 1")
+
+
+def folder_of(directory: Path | str | None) -> Path | None:
+    """Where records go; None for nowhere."""
+    if directory is not None and not isinstance(directory, str | Path):
+        raise GradDivError(f"the directory is {directory!r}, expected a path")
+    return None if directory is None else Path(directory)
+
+
+def _epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pixels: int) -> list[float]:
+    """One radius or several, each smaller than the box of all images."""
+    several = isinstance(epsilon, Sequence | np.ndarray | Tensor) and not isinstance(epsilon, str)
+    radii = [radius_of(each) for each in (np.ravel(np.asarray(epsilon)) if several else [epsilon])]
+    if not radii:
+        raise GradDivError("epsilon holds no radius, expected at least one")
+    for attack in attacks:
+        low, high = attack.geometry.bounds
+        most = attack.geometry.diameter(pixels)
+        for radius in radii:
+            if not 0 <= radius <= most:
+                raise GradDivError(
+                    f"epsilon is {radius:g}, expected a radius from 0 to {most:.4g}, the size of the box of pixels "
+                    f"between {low:g} and {high:g}{in_bytes(radius)}"
+                )
+    return radii
+
+
+def _warn_of(target: Target, declared: bool | None) -> None:
+    """Look at the network before it is attacked, and warn of what makes its numbers mean something else."""
+    x, y, _ = target.examples(slice(0, INSPECTED))
+    seen = Inspection(target.F, x, y, target.seed, declared)
+    for name in WARNED_OF:
+        item = CHECKS[name](seen)
+        if item.verdict in ("warn", "fail"):
+            warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=4)  # where evaluate is called
+        if name == "random" and item.verdict == "fail" and not target.random:
+            # the other checks would find its noise again, and take it for something else
+            seen = Inspection(settled(target.F, draws=True), x, y, target.seed, declared=True)

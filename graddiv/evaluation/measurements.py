@@ -1,144 +1,80 @@
-"""The registry of measurements: by name the job that computes each, and the record that it becomes.
+"""The registry of measurements: `@measurement` names the job, the record that it makes and what it spends.
 
 What a record stores, the name of its file and the line that sums it up are declared with its class in graddiv.records.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
 
-from graddiv.errors import unknown
-from graddiv.evaluation.batches import Job
-from graddiv.evaluation.boundary import boundary_job
-from graddiv.evaluation.certificate import certificate_job
-from graddiv.evaluation.concentration import (
-    concentration_job,
-    gradients_job,
-    l2_radius,
-    loss_increase_job,
-    rotation_job,
-)
-from graddiv.evaluation.ensemble import ensemble_size_job
-from graddiv.evaluation.nearby import nearby_job
-from graddiv.evaluation.strong import gradient_noise_job
+from graddiv.errors import GradDivError
+from graddiv.evaluation.budget import Budget
+from graddiv.evaluation.run import Job
 from graddiv.evaluation.target import Target
-from graddiv.evaluation.transfer import transfer_job
-from graddiv.geometry import L2
-from graddiv.records import (
-    BoundaryRecord,
-    CertificateRecord,
-    ConcentrationRecord,
-    EnsembleSizeRecord,
-    GradientNoiseRecord,
-    GradientsRecord,
-    LossIncreaseRecord,
-    MeasurementRecord,
-    NearbyRecord,
-    RotationRecord,
-    TransferRecord,
-)
+from graddiv.geometry import LINF, NORMS
+from graddiv.records import MeasurementRecord
+from graddiv.registries import Registry
 
-
-@dataclass(frozen=True)
-class MeasurementSettings:
-    """Where measurements look, and what is spent on them; each takes what concerns it."""
-
-    epsilon: float
-    """The l_inf radius of attacks."""
-    gradients: int = 100
-    """Gradients at each example, and models of the largest ensemble: the paper's number."""
-    n: int = 20
-    """Sample models at each iteration of EOT."""
-    m: int = 20
-    """Iterations of attacks."""
-    models: int = 50
-    """Sample models of the transfer matrix: the paper's number."""
-    grid: int = 41
-    """Points along a side of the decision regions."""
-    draws: int = 1000
-    """Sample models whose votes make a certificate."""
-
-
-Jobs = Callable[[Target, Path | None, MeasurementSettings], Sequence[Job[Any]]]
+J = TypeVar("J", bound=Callable[..., Job[Any]])
+Spends = Callable[[Budget], dict[str, Any]]
 
 
 class Measurement(NamedTuple):
     """One entry of the registry."""
 
     record: type[MeasurementRecord]
-    jobs: Jobs
-    """What computes its records."""
-    named: Callable[[MeasurementSettings, int], list[Mapping[str, Any]]] = lambda settings, pixels: [{}]
-    """The settings that name its files, for images of so many pixels."""
+    job: Callable[..., Job[Any]]  #: job(target, epsilon=..., **spends(budget)); epsilon where it names the file.
+    spends: Spends  #: The arguments that it takes from a budget.
+    in_both_norms: bool = False  #: Whether it is made in Linf and in L2, with geometry=...
     of_random_networks_only: bool = False
 
-    def files(self, settings: MeasurementSettings, pixels: int) -> list[str]:
-        """The names of its records, before they are made."""
-        return [self.record.file_name(named) for named in self.named(settings, pixels)]
+    @property
+    def norms(self) -> list[str]:
+        """The norms in which it is defined: all if its record names the norm, or has no radius."""
+        named_by = self.record.named_by
+        return list(NORMS) if "norm" in named_by or "epsilon" not in named_by else ["linf"]
+
+    def jobs(self, target: Target, epsilon: float, budget: Budget) -> list[Job[Any]]:
+        """What computes its records."""
+        places = self._places(epsilon, target.pixels, budget.norm)
+        return [self.job(target, **at, **self.spends(budget)) for at in places]
+
+    def files(self, epsilon: float, pixels: int, norm: str = "linf") -> list[str]:
+        """The names of its records, before they are made, for images of so many pixels."""
+        places = self._places(epsilon, pixels, norm)
+        names = [{"norm": at["geometry"].name} if "geometry" in at else {} for at in places]
+        return [self.record.file_name(at | name) for at, name in zip(places, names, strict=True)]
+
+    def _places(self, epsilon: float, pixels: int, norm: str) -> list[dict[str, Any]]:
+        if norm != "linf" and "norm" in self.record.named_by:
+            return [{"epsilon": epsilon, "geometry": NORMS[norm]}]
+        if self.in_both_norms:
+            l2 = {"epsilon": l2_radius(epsilon, pixels), "geometry": NORMS["l2"]}
+            return [{"epsilon": epsilon, "geometry": LINF}, l2]
+        return [{"epsilon": epsilon}] if "epsilon" in self.record.named_by else [{}]
 
 
-def _at_epsilon(settings: MeasurementSettings, pixels: int) -> list[Mapping[str, Any]]:
-    return [{"epsilon": settings.epsilon}]
+MEASUREMENTS: Registry[Measurement] = Registry("measurement", {})
 
 
-def _in_both_norms(settings: MeasurementSettings, pixels: int) -> list[Mapping[str, Any]]:
-    l2 = {"norm": "L2", "epsilon": l2_radius(settings.epsilon, pixels)}
-    return [{"norm": "Linf", "epsilon": settings.epsilon}, l2]
+def defined_in(name: str, norm: str) -> Measurement:
+    """The measurement of that name, which must be defined in the norm."""
+    found = MEASUREMENTS[name]
+    if norm not in found.norms:
+        raise GradDivError(f"{name} is measured in {' or '.join(found.norms)} only, but the norm is {norm}")
+    return found
 
 
-def _rotation_jobs(target: Target, directory: Path | None, s: MeasurementSettings) -> Sequence[Job[Any]]:
-    return [
-        rotation_job(target, directory, epsilon=s.epsilon, m=s.m),
-        rotation_job(target, directory, epsilon=l2_radius(s.epsilon, target.pixels), geometry=L2(), m=s.m),
-    ]
+def measurement(name: str, record: type[MeasurementRecord], spends: Spends, **flags: bool) -> Callable[[J], J]:
+    """Register the function below, which makes the job; the arguments are the fields of `Measurement`."""
+
+    def register(job: J) -> J:
+        MEASUREMENTS[name] = Measurement(record, job, spends, **flags)
+        return job
+
+    return register
 
 
-MEASUREMENTS: dict[str, Measurement] = {
-    "concentration": Measurement(
-        ConcentrationRecord, lambda target, out, s: [concentration_job(target, out, n=s.gradients)]
-    ),
-    "gradients": Measurement(GradientsRecord, lambda target, out, s: [gradients_job(target, out, n=s.gradients)]),
-    "gradient-noise": Measurement(
-        GradientNoiseRecord,
-        lambda target, out, s: [gradient_noise_job(target, out, epsilon=s.epsilon, n=s.n)],
-        _at_epsilon,
-        of_random_networks_only=True,
-    ),
-    "nearby": Measurement(
-        NearbyRecord,
-        lambda target, out, s: [nearby_job(target, out, epsilon=s.epsilon, n=s.n)],
-        _at_epsilon,
-        of_random_networks_only=True,
-    ),
-    "increase": Measurement(
-        LossIncreaseRecord,
-        lambda target, out, s: [loss_increase_job(target, out, epsilon=s.epsilon, n=s.n, m=s.m, gradients=s.gradients)],
-        _at_epsilon,
-    ),
-    "rotation": Measurement(RotationRecord, _rotation_jobs, _in_both_norms),
-    "boundary": Measurement(
-        BoundaryRecord,
-        lambda target, out, s: [boundary_job(target, out, epsilon=s.epsilon, grid=s.grid)],
-        _at_epsilon,
-    ),
-    "ensemble": Measurement(EnsembleSizeRecord, lambda target, out, s: [ensemble_size_job(target, out, n=s.gradients)]),
-    "transfer": Measurement(
-        TransferRecord,
-        lambda target, out, s: [transfer_job(target, out, epsilon=s.epsilon, k=s.models, m=s.m)],
-        _at_epsilon,
-        of_random_networks_only=True,
-    ),
-    "certificate": Measurement(
-        CertificateRecord,
-        lambda target, out, s: [certificate_job(target, out, draws=s.draws)],
-        of_random_networks_only=True,
-    ),
-}
-
-
-def measurement(name: str) -> Measurement:
-    """The measurement of that name."""
-    if name not in MEASUREMENTS:
-        raise unknown("measurement", name, MEASUREMENTS)
-    return MEASUREMENTS[name]
+def l2_radius(epsilon: float, p: int) -> float:
+    """epsilon sqrt(p) / 4: an l_2 ball about as easy as the l_inf ball, for images."""
+    return epsilon * math.sqrt(p) / 4

@@ -1,6 +1,7 @@
 """What is evaluated: a network and the examples on which it is judged."""
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,25 +10,37 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 import torch
 from jaxtyping import Int64
-from torch import Tensor, nn
+from torch import Tensor
 
+from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.evaluation.batches import Advance, Job
-from graddiv.evaluation.examples import Examples, Images, Labels
-from graddiv.evaluation.prediction import N_ENSEMBLE, predict
-from graddiv.networks import Dirac, RandomizedNetwork
+from graddiv.evaluation.examples import Bounds, Examples, examples_of, inputs_of
+from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
+from graddiv.evaluation.run import Advance, Job
+from graddiv.networks import RandomizedNetwork
 from graddiv.networks.inputs import check_takes, naming_the_shape
+from graddiv.networks.prediction import N_ENSEMBLE, predict
 from graddiv.performance import channels_last
 from graddiv.records import MeasurementRecord
+from graddiv.seeding import isolated
 
 if TYPE_CHECKING:
     from graddiv.experiment import Experiment
 
 M = TypeVar("M", bound=MeasurementRecord)
 
-IMAGES = 20
-"""The number of adversarial images that a report shows at most."""
+Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
+"""(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
+
+KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
+ASKED = 4  #: On how many images, the first ones, the answers of two networks are compared.
+RELATIVE, ABSOLUTE = 1e-3, 0.05
+"""Tolerance of log-probabilities: other devices differ by less, other networks by more.
+
+The probabilities themselves would not do, since a network that is sure of an image says 1 with most kinds of noise.
+"""
+LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
 
 @dataclass(frozen=True)
@@ -35,41 +48,34 @@ class Target:
     """A network, the examples on which it is judged, and the settings that all measurements of it share."""
 
     F: RandomizedNetwork
-    """The network."""
     data: Dataset | Examples
-    """The examples."""
-    name: str = "network"
-    """What the network is called in records and reports."""
-    n_ensemble: int = N_ENSEMBLE
-    """How many sample models the ensemble that judges has; 20 as in the paper."""
-    seed: int = 0
-    """Addresses every random choice of the evaluation."""
-    batch: int = 100
-    """How many examples are evaluated at a time."""
-    kept_images: int = IMAGES
-    """Of so many first examples records keep the adversarial images."""
-    facts: Mapping[str, Any] = field(default_factory=dict)
-    """What else every record should say, such as the method and its lam."""
+    name: str = "network"  #: What the network is called in records and reports.
+    n_ensemble: int = N_ENSEMBLE  #: How many sample models the ensemble that judges has; 20 as in the paper.
+    seed: int = 0  #: Addresses every random choice of the evaluation.
+    batch: int = 100  #: How many examples are evaluated at a time.
+    kept_images: int = KEPT_IMAGES  #: How many adversarial images a record stores.
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: What else records say, such as the method and its lam.
 
     @classmethod
-    def of(
-        cls,
-        F: RandomizedNetwork | nn.Module,
-        x: Images,
-        y: Labels = None,
-        **settings: Any,
-    ) -> "Target":
-        """Make a target of a network in memory.
+    def of(cls, model: Model, x: object, y: object = None, bounds: Bounds | None = None, **settings: Any) -> "Target":
+        """Make a target of a model in memory.
 
-        F: the network; a plain module is taken as deterministic.
+        model: what `network_of` takes; whether a module draws by itself is found out.
         x, y: images in [0, 1] and labels; or x is a data set or a DataLoader of both, and y is left out.
+        bounds: the least and the greatest value of a pixel, if they are not 0 and 1.
         settings: the other fields of the target, such as `seed`.
         """
-        if isinstance(x, Dataset) and y is not None:
-            raise GradDivError("y is given and x is a data set, which has its own labels: leave y out")
-        network = F if isinstance(F, RandomizedNetwork) else Dirac(F)
-        target = cls(network, x if isinstance(x, Dataset) else Examples.of(x, y), **settings)
-        _try_out(target)
+        if bounds is None:
+            data = x if isinstance(x, Dataset) and y is None else examples_of(x, y, dtype=dtype_of(model))
+            F = network_of(model, data.batch(slice(0, 2))[0]).F
+        else:
+            data, low, high, _ = inputs_of(x, y, bounds, dtype=dtype_of(model))
+            F = rescaled(network_of(model, low + (high - low) * data.x[:2]).F, low, high)
+        target = cls(F, data, **settings)
+        first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
+        check_takes(F, first)
+        with naming_the_shape(first):
+            predict(F, first, n=1)
         return target
 
     @property
@@ -115,57 +121,60 @@ class Target:
         """Return the same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
-    def job(
-        self,
-        record: type[M],
-        settings: Mapping[str, Any],
-        directory: Path | None,
-        measure: "Measure",
-        *,
-        work: float,
-    ) -> Job[M]:
-        """Return the job that measures something on every example and stores it as a record.
-
-        record: the kind of record that it becomes, which also names the file.
-        settings: the settings of the measurement, which are stored there too.
-        directory: where the record is stored; None for nowhere.
-        measure: computes the arrays of one batch.
-        work: the rough cost of one batch in forward-equivalents.
-        """
+    def job(self, record: type[M], settings: Mapping[str, Any], measure: Measure, *, work: float) -> Job[M]:
+        """Return the job that measures something on every example; `work` is the cost of a batch in forwards."""
 
         def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
             x, y, ids = self.examples(rows)
             found = {"ids": ids, "labels": y, **measure(x, y, ids, advance)}
-            return {key: _to_float32(value).cpu().contiguous().numpy() for key, value in found.items()}
+            # in float32 at most: nothing measured is known to more digits
+            found = {name: t.float() if t.dtype == torch.float64 else t for name, t in found.items()}
+            return {name: t.cpu().contiguous().numpy() for name, t in found.items()}
 
         description = {"kind": record.kind, **settings, **self.describe()}
-        path = None if directory is None else directory / record.file_name(settings)
-        return Job(record, record.kind, description, path, len(self.data), self.batch, work, compute)
+        file, b = record.file_name(settings), len(self.data)
+        return Job(record, record.kind, description, file, b, self.batch, work, compute)
+
+    def check_answers(self, path: Path) -> None:
+        """Refuse to go on beside records of a network that answers otherwise; without the file, write it.
+
+        Parameters do not tell that the code around them was changed, or a number in it such as sigma.
+        """
+        x = self.examples(slice(0, ASKED))[0]
+        with isolated(self.seed):  # a module that draws by itself draws the same again
+            answers = predict(self.F, x, n=1, seed=self.seed).scores.tolist()
+        if not path.exists():
+            store.write_json(path, {"answers": answers})
+            return
+        found = store.read_json(path).get("answers")
+        try:
+            before, now = (np.log(np.array(values, float).clip(LEAST)) for values in (found, answers))
+        except (TypeError, ValueError):
+            raise GradDivError(f"{path} says answers = {found!r:.80}, expected probabilities for each image") from None
+        if before.shape != now.shape or not np.allclose(before, now, RELATIVE, ABSOLUTE):
+            raise GradDivError(
+                f"{path.parent} holds records of a network that answers otherwise: choose another directory"
+            )
+
+    @property
+    def answers_file(self) -> str:
+        """Where a directory that may hold several targets keeps the answers of this one."""
+        return f"answers-{hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()[:8]}.json"
 
 
 def target_of(
-    experiment: "Experiment",
-    F: RandomizedNetwork,
-    *,
-    data: str | None = None,
-    split: str = "test",
-    examples: int | None = None,
-    batch: int = 100,
-    seed: int = 0,
-    data_root: str | None = None,
+    experiment: "Experiment", F: RandomizedNetwork, *, data: str | Dataset | None = None, split: str = "test",
+    examples: int | None = None, batch: int = 100, seed: int = 0, data_root: str | None = None,
     device: torch.device | None = None,
-) -> Target:
+) -> Target:  # fmt: skip
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.
 
-    data: another data set to be judged on, of images of the same shape.
+    data: another data set to be judged on, of images of the same shape; or these examples, already loaded.
     split: "test", or "validation" to choose settings without looking at test data.
     examples: how many of the split, from its first on; all if None.
-    batch: how many images are looked at together; it decides over memory and time.
-    seed: of the adversary and of the models that judge.
     data_root: the folder of the official data files, by default looked for.
-    device: where the network goes; it stays where it is if None.
     """
-    judged_on = load(data or experiment.data.name, split, data_root)
+    judged_on = data if isinstance(data, Dataset) else load(data or experiment.data.name, split, data_root)
     if examples is not None and not 1 <= examples <= len(judged_on):
         raise GradDivError(f"examples is {examples}, expected 1 to {len(judged_on)}, the size of the {split} split")
     F.to(device)
@@ -175,27 +184,11 @@ def target_of(
     return Target(F, judged_on, experiment.run_name, seed=seed, batch=batch, facts=facts)
 
 
-def _try_out(target: Target) -> None:
-    """Call the network with the first image, so that one that cannot take it is refused before any work is done."""
-    if not len(target.data):
-        return
-    x = target.examples(slice(0, 1))[0]
-    check_takes(target.F, x)
-    with naming_the_shape(x):
-        predict(target.F, x, n=1)
-
-
-Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
-"""(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
-
-
-def _to_float32(values: Tensor) -> Tensor:
-    """Return float64 values as float32, as records store them: nothing measured is known to more digits."""
-    return values.float() if values.dtype == torch.float64 else values
-
-
 def fingerprint(F: RandomizedNetwork) -> str:
-    """Return a sha256 of parameters and buffers, by which records of another network are told from this one's."""
+    """Return a sha256 of the class, parameters and buffers, by which a record knows its network.
+
+    Stored records hold it; `runs.state_hash` is another number, since recipes and checkpoints know no class.
+    """
     digest = hashlib.sha256(type(F).__name__.encode())
     for name, tensor in F.state_dict().items():
         digest.update(name.encode())

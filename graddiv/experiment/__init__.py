@@ -1,23 +1,12 @@
-"""Experiments as typed settings; read, named and estimated without torch, which `training_set` and `build` import."""
+"""Experiments as typed settings: read, named, estimated and built."""
 
-from graddiv.experiment.cost import duration, forward_work
-from graddiv.experiment.defense import Defense
-from graddiv.experiment.defenses import DEFENSES
-from graddiv.experiment.mistakes import parse
-from graddiv.experiment.schema import AdversarySection, Experiment, GradDivSection, StageSection, StartSection
-from graddiv.experiment.speed import TWO_CORES, listed_speed
+from graddiv.experiment.cost import TWO_CORES, duration, forward_work, multiplications_per_second, training_seconds
+from graddiv.experiment.settings import Experiment, GradDivSection, StageSection, StartSection, parse
+from graddiv.moved import names_moved_from
+
+__getattr__ = names_moved_from(__name__)
 
 __all__ = [
-    "DEFENSES",
-    "TWO_CORES",
-    "AdversarySection",
-    "Defense",
-    "Experiment",
-    "GradDivSection",
-    "StageSection",
-    "StartSection",
-    "duration",
-    "forward_work",
-    "listed_speed",
-    "parse",
-]
+    "TWO_CORES", "Experiment", "GradDivSection", "StageSection", "StartSection", "duration", "forward_work",
+    "multiplications_per_second", "parse", "training_seconds",
+]  # fmt: skip

@@ -1,21 +1,34 @@
-"""How long training takes, about."""
+"""An estimate of training time: multiplications, divided by the speed that is measured on this machine."""
 
+import time
+from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
+import torch
+
 from graddiv.data import SOURCES
-from graddiv.registries import ARCHITECTURES
+from graddiv.networks import ARCHITECTURES, architecture
+from graddiv.performance import channels_last
+from graddiv.seeding import generator
 
 if TYPE_CHECKING:
-    from graddiv.experiment.schema import Experiment, NetworkSection
+    from graddiv.experiment.settings import Experiment, NetworkSection
 
-LOOKED_AT = 512
-"""Images whose gradients are measured after each epoch and before the first, three each: see training/probe.py."""
+LOOKED_AT = 512  #: images of which three gradients are measured before training and after each epoch
 
+#: Training time over the time of its passes, for noise, batch norm's statistics and the optimizer.  Measured on one
+#: core at widths 1/8 and 1/4: 1.07 to 1.19 on MNIST's digits, 1.15 on CIFAR-10, 1.2 to 1.45 on STL-10.
 BESIDES = 1.2
-"""What training takes over the time of its passes: noise, batch norm's statistics, the optimizer.
 
-Measured on one core at widths 1/8 and 1/4: 1.07 to 1.19 on MNIST's digits, 1.15 on CIFAR-10, 1.2 to 1.45 on STL-10.
-"""
+#: Multiplications per second, about, on two cores of 2020s servers; good to a factor of three (docs/benchmarks.md).
+TWO_CORES = 30e9
+
+SECONDS = 2.0  #: how long a network is tried, at most, after a first pass that warms up
+BATCH = 64
+TOO_SHORT = 5.0  #: seconds of training on two cores, below which the speed is not measured
+
+Clock = Callable[[], float]  #: tells seconds: of the day, or of the processor's work
 
 
 def forward_work(network: "NetworkSection") -> float:
@@ -24,10 +37,9 @@ def forward_work(network: "NetworkSection") -> float:
 
 
 def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
-    """Multiplications of the steps of training, about, once so many epochs are done.
+    """Multiplications of the steps of training that are left after `done` epochs, about.
 
-    Per image two passes for each step of the inner PGD, what the defense says for the loss and six for each gradient of
-    R, a pass being a forward one of this architecture.
+    Per image two passes for each step of the inner PGD, what the rules say for the loss, six for each gradient of R.
     """
     passes = 0.0
     for stage in experiment.schedule:
@@ -36,15 +48,12 @@ def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
         halves = 2 if adversary is not None and 0 < adversary.clean_weight < 1 else 1
         regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
         left, done = max(stage.epochs - done, 0), max(done - stage.epochs, 0)
-        passes += left * (attack + experiment.defense.passes * halves + regularizer)
+        passes += left * (attack + experiment.rules.passes * halves + regularizer)
     return _examples(experiment) * passes * forward_work(experiment.network)
 
 
 def training_work(experiment: "Experiment", done: int = 0) -> float:
-    """Multiplications of the steps and of the gradients measured beside them, and as many as the rest is worth.
-
-    Of those that are left once so many epochs are done.
-    """
+    """All multiplications of training that are left after `done` epochs, about."""
     looks = experiment.epochs - done + (done == 0)
     measured = 6.0 * min(LOOKED_AT, _examples(experiment)) * looks * forward_work(experiment.network)
     return BESIDES * (work_of_steps(experiment, done) + measured)
@@ -63,3 +72,38 @@ def duration(seconds: float) -> str:
         if minutes < limit:
             return f"{minutes / unit:.0f} {name}"
     return f"{minutes / (24 * 60):.0f} days"
+
+
+def training_seconds(experiment: "Experiment", device: str = "cpu", done: int = 0) -> float:
+    """The seconds that training takes here after `done` epochs, about, in one process."""
+    work = training_work(experiment, done)
+    return work / (TWO_CORES if work / TWO_CORES < TOO_SHORT else multiplications_per_second(experiment, device))
+
+
+def multiplications_per_second(
+    experiment: "Experiment", device: str = "cpu", clock: Clock = time.perf_counter
+) -> float:
+    """Multiplications per second in passes of the experiment's network here, with as many threads as torch has.
+
+    Tried once per process for each architecture and width: narrow networks reach a fraction of the speed of wide ones.
+    """
+    network, shape = experiment.network, SOURCES[experiment.data.name].shape
+    return _passes_per_second(network.architecture, network.width, shape, device, clock) * forward_work(network)
+
+
+@cache
+def _passes_per_second(name: str, width: float, shape: tuple[int, int, int], device: str, clock: Clock) -> float:
+    """Forward-equivalents per second and image: a forward and an input backward are two."""
+    module = channels_last(architecture(name, width).eval().requires_grad_(False)).to(device)
+    x = channels_last(torch.rand(BATCH, *shape, generator=generator(0))).to(device).requires_grad_()
+
+    def one() -> None:
+        (g,) = torch.autograd.grad(module(x).sum(), x)
+        float(g.sum())  # waits for a device that works on its own
+
+    one()
+    begun, done = clock(), 0
+    while (spent := clock() - begun) < SECONDS and done < 100:
+        one()
+        done += 1
+    return 2 * BATCH * done / spent

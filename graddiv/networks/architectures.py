@@ -1,19 +1,18 @@
 """The paper's architectures (supplement, "Network Architectures"), as plain modules written once.
 
-Randomness comes from outside: `bayesian`, `pni`, `rse`, `mixup_inference`.  C(c, k, s, p) below is a convolution with c
-output channels, F(c) a linear layer, MP and AP max and average pooling by 2.
-
+C(c, k, s, p) is a convolution with c output channels, F(c) a linear layer, MP and AP are max and average pooling by 2.
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.registries import ARCHITECTURES
+from graddiv.registries import Registry
 from graddiv.seeding import isolated
 
 
@@ -75,8 +74,25 @@ def stl10_cnn(width: float = 1.0, *, seed: int = 0) -> nn.Sequential:
         )
 
 
+class Architecture(NamedTuple):
+    """A network before any noise is added."""
+
+    build: Callable[..., nn.Module]  #: build(width, seed=...) -> the module, freshly initialized
+    multiplications: float  #: in a forward pass of one image at width 1; they grow with the square of the width
+
+
+ARCHITECTURES: Registry[Architecture] = Registry(
+    "network",
+    {
+        "mnist_cnn": Architecture(mnist_cnn, 35.5e6),
+        "vgg16": Architecture(vgg16, 313e6),
+        "stl10_cnn": Architecture(stl10_cnn, 150e6),
+    },
+)
+
+
 def architecture(name: str, width: float = 1.0, *, seed: int = 0) -> nn.Module:
-    """Return a freshly initialised architecture by name."""
+    """Return a freshly initialized architecture by name."""
     return ARCHITECTURES[name].build(width, seed=seed)
 
 

@@ -1,29 +1,36 @@
-"""Compression of the image before the network sees it (Guo et al. 2018): fewer bits, or JPEG.  Nothing is random.
+"""The image is compressed or rebuilt before the network sees it (Guo et al. 2018): fewer bits, JPEG, total variation.
 
-Both have the identity for a gradient (`straight_through`): exact forward, BPDA backward, and every record says that the
+All have the identity for a gradient (`straight_through`): exact forward, BPDA backward, and every record says that the
 gradient is a proxy.
 """
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import Dirac
-from graddiv.networks.straight_through import straight_through
+from graddiv.networks.defense import defense
+from graddiv.networks.images import InputNoise
+from graddiv.networks.randomized import Dirac, SampleModel, straight_through
+from graddiv.registries import Count, Positive, Range
+from graddiv.seeding import numbers
+
+TVGradient = Literal["identity", "unrolled"]
+Bits = Annotated[int, Range(ge=1, le=8)]
+Quality = Annotated[int, Range(ge=1, le=100)]
+
+STEP = 8**-0.5  #: of the primal and of the dual variable: their product times |grad|^2 <= 8 must not exceed 1
 
 
 @dataclass(frozen=True)
 class BitDepth:
-    """round(x (2^bits - 1)) / (2^bits - 1).
-
-    Of three quantizers in released code this is the one that keeps black and white; another truncates the low bits, a
-    third has one level too many.
-    """
+    """round(x (2^bits - 1)) / (2^bits - 1): of three quantizers in released code the one that keeps black and white."""
 
     bits: int
 
@@ -49,8 +56,7 @@ CHROMINANCE = (
 class JPEG:
     """x -> 8 x 8 cosine transform -> round(. / Q) Q -> back, in YCbCr, for pixels in [0, 1].
 
-    Without the subsampling of colour, and without the entropy coding, which loses nothing; images are continued at
-    their edges to multiples of 8.
+    Without the subsampling of color; images are continued at their edges to multiples of 8.
     """
 
     quality: int
@@ -73,7 +79,7 @@ class JPEG:
         return values.reshape(8, 8).to(like)
 
     def _ycc(self, x: Tensor) -> Tensor:
-        """Return luminance, and where there are colours the two chrominances, around 128."""
+        """Return luminance, and where there are colors the two chrominances, around 128."""
         if x.shape[1] == 1:
             return x
         r, g, b = x.unbind(1)
@@ -96,22 +102,98 @@ def _cosines(like: Tensor) -> Float[Tensor, "8 8"]:
     return D.to(like)
 
 
-def compressed(module: nn.Module, *, bits: int | None = None, quality: int | None = None) -> Dirac:
-    """Put a compression before `module`: to so many bits a pixel, or JPEG of that quality, or first the one, then JPEG.
+@defense("compression", random=False)
+def compressed(module: nn.Module, *, bits: Bits | None = None, quality: Quality | None = None) -> Dirac:
+    """Put a compression before `module`: fewer `bits` per pixel, JPEG of this `quality`, or both, in this order.
 
         F = compressed(module, bits=3)
 
     Returns a `Dirac` network whose gradient is that of a stand-in: compression has none (`straight_through`).
 
     module: the network; train it on compressed images, as Guo et al. do.
-    bits: 1 to 8; 3 is usual.
-    quality: 1 to 100; 75 in the released code.
+    bits, quality: 1 to 8, 3 being usual; 1 to 100, 75 in the released code.
     """
     if bits is None and quality is None:
         raise GradDivError("neither bits nor quality is given, expected at least one of them")
-    if bits is not None and not 1 <= bits <= 8:
-        raise GradDivError(f"bits is {bits}, expected 1 to 8")
-    if quality is not None and not 1 <= quality <= 100:
-        raise GradDivError(f"quality is {quality}, expected 1 to 100")
     steps = [step for step in (bits and BitDepth(bits), quality and JPEG(quality)) if step]
     return Dirac(nn.Sequential(*(straight_through(step) for step in steps), module))
+
+
+def rebuilt(
+    x: Float[Tensor, "b c h w"], keep: Float[Tensor, "r 1 h w"], lam: float, iterations: int
+) -> Float[Tensor, "b c h w"]:
+    """argmin_z sum_i keep_i (z_i - x_i)^2 + lam sum_i |grad z|_i, by primal-dual steps (Chambolle & Pock 2011).
+
+    |grad z|_i is the length of the differences to the right and below, in each channel apart; keep is 1 for pixels that
+    are kept and 0 for dropped ones.
+    """
+    keep = keep.to(x.dtype)
+    z = ahead = keep * x + (1 - keep) * 0.5
+    right, down = torch.zeros_like(x), torch.zeros_like(x)
+    for _ in range(iterations):
+        right = right + STEP * pad(ahead[..., :, 1:] - ahead[..., :, :-1], (0, 1))
+        down = down + STEP * pad(ahead[..., 1:, :] - ahead[..., :-1, :], (0, 0, 0, 1))
+        shrink = (torch.stack([right, down]).square().sum(0) / lam**2).clamp_min(1).rsqrt()
+        right, down = right * shrink, down * shrink
+        divergence = right - pad(right[..., :, :-1], (1, 0)) + down - pad(down[..., :-1, :], (0, 0, 1, 0))
+        new = (z + STEP * divergence + 2 * STEP * keep * x) / (1 + 2 * STEP * keep)
+        z, ahead = new, 2 * new - z
+    return z.clamp(0, 1)
+
+
+class TotalVariationNetwork(InputNoise):
+    """f(x) = module(z(x, keep)), keep ~ Bernoulli(1/2) for each pixel, shared by its channels: the noise.
+
+    With the gradient "identity" an adversary differentiates the network at z as if z were x (BPDA); "unrolled" goes
+    through the steps of the solver, which is exact.  The released code takes every 0 for dropped or kept alike, so that
+    the black background of MNIST always counts as kept; here the mask is a value of its own.
+    """
+
+    size: tuple[int, ...]  #: height and width of an image
+    lam: float
+    iterations: int
+    gradient: TVGradient
+
+    @property
+    def proxy_gradient(self) -> bool:
+        return self.gradient == "identity" or super().proxy_gradient
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
+        u = numbers("uniform", seed, batch, math.prod(self.size), next(self.module.parameters()))
+        return {"keep": (u < 0.5).to(u.dtype).reshape(-1, 1, *self.size)}
+
+    def mean(self) -> dict[str, Tensor]:
+        """Half weight on every pixel: the image smoothed, and nothing dropped."""
+        return {"keep": next(self.module.parameters()).new_full((1, 1, *self.size), 0.5)}
+
+    def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
+        def step(x: Tensor) -> Tensor:
+            return rebuilt(x, noise["keep"], self.lam, self.iterations)
+
+        return step(x) if self.gradient == "unrolled" else straight_through(step)(x)
+
+
+@defense("total_variation")
+def total_variation(
+    module: nn.Module,
+    input_shape: Sequence[int],
+    *,
+    lam: Positive = 0.03,
+    iterations: Count = 50,
+    gradient: TVGradient = "identity",
+) -> TotalVariationNetwork:
+    """Rebuild the image from half of its pixels before `module` sees it; train `module` on rebuilt images.
+
+        F = total_variation(module, input_shape=x.shape[1:], iterations=10)
+
+    Returns a `RandomizedNetwork` whose noise chooses the pixels.
+
+    module, input_shape: the network, and the shape of one image, (c, h, w).
+    lam, iterations: the weight of the total variation, 0.03 in the released code, and the steps of the solver.
+    gradient: "identity" (BPDA) or "unrolled", what an adversary differentiates.
+    """
+    if len(input_shape) != 3:
+        raise GradDivError(f"input_shape is {tuple(input_shape)}, expected (channels, height, width)")
+    size = tuple(input_shape)[1:]
+    settings = {"lam": lam, "iterations": iterations, "gradient": gradient}
+    return TotalVariationNetwork(module, size=size, shapes={"keep": (None, 1, *size)}, **settings)

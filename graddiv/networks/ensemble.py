@@ -1,23 +1,30 @@
-"""Random ensembles: the noise is which of k networks answers."""
+"""Random ensembles: the noise is which of k networks answers.  Trained apart, or with ADP, GAL or DVERGE."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import BoundModel, Noise, RandomizedNetwork, Support, Theta, check_noise
-from graddiv.seeding import uniform
+from graddiv.geometry import Linf, per_example
+from graddiv.losses import ce
+from graddiv.networks.activations import CONVOLUTIONS
+from graddiv.networks.defense import Minibatch, Rules, defense, neighbours
+from graddiv.networks.inputs import running_statistics
+from graddiv.networks.randomized import BoundModel, Noise, RandomizedNetwork, SampleModel, Support, Theta, check_noise
+from graddiv.registries import Count, NotNegative, Range, Share
+from graddiv.seeding import fold, numbers, uniform
 
 
 class EnsembleNetwork(RandomizedNetwork):
     """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every question.
 
-    The deterministic ensembles of GAL, ADP and DVERGE, which average the members' probabilities, are what `predict`
-    makes of it, exactly: it asks every member once where they are equally likely.  Its adversary sees all members: the
-    mean of their gradients is an exact sum over `support`, but weakest just where they are diverse, so that an attack
-    which goes from member to member (ARC, Dbouk & Shanbhag 2022) belongs beside it.
+    The deterministic ensembles of GAL, ADP and DVERGE, which average probabilities, are what `predict` makes of it: it
+    asks every member once where they are equally likely.  The mean of their gradients is an exact sum over `support`,
+    but weakest where they are diverse, so that ARC (Dbouk & Shanbhag 2022) belongs beside it.
     """
 
     module: nn.ModuleList
@@ -41,8 +48,7 @@ class EnsembleNetwork(RandomizedNetwork):
         return Support([{"member": i} for i in everyone], self.probabilities)
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> BoundModel:
-        tensors = self.realise(noise, theta or self.theta())
-        return BoundModel(self.module[self._member(noise)], tensors)
+        return BoundModel(self.module[self._member(noise)], self.realise(noise, theta or self.theta()))
 
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         """Return the parameters of the member that the noise names, as that member calls them."""
@@ -51,10 +57,7 @@ class EnsembleNetwork(RandomizedNetwork):
         return {name.removeprefix(prefix): p for name, p in own.items()}
 
     def _member(self, noise: Noise) -> int:
-        member = int(check_noise(noise, {"member": ()}, self.device)["member"])
-        if not 0 <= member < len(self.module):
-            raise GradDivError(f"noise names member {member} of {len(self.module)}: it belongs to another network")
-        return member
+        return int(check_noise(noise, {"member": ()}, self.device, {"member": len(self.module)})["member"])
 
 
 def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None = None) -> EnsembleNetwork:
@@ -64,7 +67,7 @@ def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None
 
     Returns a `RandomizedNetwork`: a sample model is one of the members.
 
-    members: the networks; initialise them independently, since members that start alike have the same gradients.
+    members: the networks; initialize them independently, since members that start alike have the same gradients.
     probabilities: how often each answers; equally often by default.
     """
     k = len(members)
@@ -72,12 +75,70 @@ def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None
         raise GradDivError(f"there are {k} members, expected at least two networks")
     if any(isinstance(member, RandomizedNetwork) for member in members):
         raise GradDivError("a member is a RandomizedNetwork already: expected plain modules, whose choice is the noise")
-    p = torch.full((k,), 1 / k, dtype=torch.float64)
-    if probabilities is not None:
-        p = torch.tensor(list(probabilities), dtype=torch.float64)
+    p = torch.tensor([1 / k] * k if probabilities is None else list(probabilities), dtype=torch.float64)
     if len(p) != k or not (p > 0).all() or abs(float(p.sum()) - 1) > 1e-6:
         raise GradDivError(f"probabilities are {p.tolist()}, expected {k} positive numbers that sum to 1")
     return EnsembleNetwork(nn.ModuleList(members), p / p.sum())
+
+
+@dataclass(frozen=True)
+class EnsembleTraining(Rules):
+    """1/k sum_i CE(f_i(x), y): every member learns at every step; less ADP's diversity / k, or else DVERGE's loss.
+
+    ADP's paper has the sum over members where the mean is here, which Adam does not see.
+
+    input_noise: sigma of Gaussian noise on half of the images; GAL needs 0.045.
+    adp_alpha, adp_beta: weights of the ensemble's entropy and of the log volume of wrong classes; 2 and 0.5 in ADP.
+    dverge: whether members train on each other's distilled images, at most dverge_epsilon from their source.
+    baseline: the share of training that DVERGE's members spend on clean images before.
+    """
+
+    k: Annotated[int, Range(ge=2)] = 3
+    input_noise: NotNegative = 0.0
+    adp_alpha: NotNegative = 0.0
+    adp_beta: NotNegative = 0.0
+    dverge: bool = False
+    dverge_epsilon: NotNegative = 0.07
+    dverge_m: Count = 10
+    baseline: Share = 0.5
+
+    @property
+    def in_pairs(self) -> bool:
+        return self.dverge
+
+    @property
+    def passes(self) -> float:
+        plain = 3.0 * self.k
+        dverge = self.k * (2.0 * self.dverge_m + 3.0 * (self.k - 1))
+        return self.baseline * plain + (1 - self.baseline) * dverge if self.dverge else plain
+
+    def losses(self, F: RandomizedNetwork, batch: Minibatch) -> Tensor:
+        assert isinstance(F, EnsembleNetwork)
+        x, y = self._with_input_noise(batch), batch.y
+        if self.dverge and batch.progress >= self.baseline:
+            distil = Distillation(self.dverge_epsilon, self.dverge_m)
+            return dverge_losses(F, x, y, x[neighbours(len(x), x.device)], seed=batch.seed, distil=distil)
+        logits = torch.stack([F.bind(noise)(x) for noise in F.support().noises])
+        losses = torch.stack([ce(z, y) for z in logits]).mean(0)
+        if self.adp_alpha or self.adp_beta:
+            losses = losses - adp_diversity(logits, y, self.adp_alpha, self.adp_beta) / self.k
+        return losses
+
+    def _with_input_noise(self, batch: Minibatch) -> Tensor:
+        """x + sigma noise for half of the examples, chosen anew at each step; R is taken at x itself."""
+        if self.input_noise == 0:
+            return batch.x
+        noise = numbers("normal", fold(batch.seed, "input noise"), batch.ids, batch.x[0].numel(), batch.x)
+        chosen = uniform(fold(batch.seed, "noisy"), batch.ids, 1)[:, 0] < 0.5
+        return batch.x + self.input_noise * per_example(chosen, batch.x) * noise.reshape(batch.x.shape)
+
+
+@defense("ensemble", EnsembleTraining)
+def _of_one_architecture(
+    members: Callable[[int], list[nn.Module]], k: Annotated[int, Range(ge=2)] = 3
+) -> EnsembleNetwork:
+    """An ensemble of k networks, each initialized apart."""
+    return ensemble(members(k))
 
 
 def adp_diversity(
@@ -101,3 +162,72 @@ def adp_diversity(
     gram = wrong @ wrong.mT + 1e-6 * torch.eye(k, dtype=torch.float64, device=y.device)
     log_volume: Tensor = torch.linalg.slogdet(gram).logabsdet
     return alpha * entropy + beta * log_volume
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """x'_j(x_s, x_t) = argmin_z |f_j^l(z) - f_j^l(x_t)|^2 over |z - x_s|_inf <= epsilon.
+
+    The image looks like x_s, but to member j it has the features of x_t.  f^l is a hidden layer before its
+    activation.  Found from x_s in m steps of epsilon / m along the sign of the gradient with momentum.
+    """
+
+    epsilon: float = 0.07
+    m: int = 10
+
+    def __call__(
+        self, f: SampleModel, layer: nn.Module, source: Float[Tensor, "b ..."], target: Float[Tensor, "b ..."]
+    ) -> Float[Tensor, "b ..."]:
+        """Return x'_j for every pair of rows, as a constant; `layer` is a module that f calls."""
+        radius = source.new_full((len(source),), self.epsilon)
+        x, momentum, geometry = source.detach(), torch.zeros_like(source), Linf()
+        with torch.no_grad():
+            wanted = _features(f, layer, target)
+        for _ in range(self.m):
+            with torch.enable_grad():
+                z = x.clone().requires_grad_()
+                (g,) = torch.autograd.grad((_features(f, layer, z) - wanted).square().sum(), z)
+            momentum = momentum + g / per_example(g.flatten(1).abs().sum(1).clamp_min(1e-30), g)
+            x = geometry.project(x - geometry.steepest(momentum, radius / self.m), source, radius)
+        return x
+
+
+def dverge_losses(
+    F: EnsembleNetwork, x: Float[Tensor, "b ..."], y: Tensor, target: Tensor, *, seed: int, distil: Distillation
+) -> Float[Tensor, " b"]:
+    """1/k sum_i sum_{j != i} CE(f_i(x'_j(x, target)), y), for each example; `target` holds other images of the batch.
+
+    A member trains neither on clean images nor on its own weakness.  Unlike in the released code the layer is drawn at
+    every step, not once an epoch, and the passes that distil use batch norm's running statistics.
+    """
+    layers = [_hidden_layers(member) for member in F.members]
+    number = int(float(uniform(seed, torch.tensor([-1]), 1)) * len(layers[0]))
+    noises = F.support().noises
+    with torch.no_grad():
+        constant = [F.bind(noise) for noise in noises]
+    with running_statistics(F):
+        distilled = [distil(f, own[number], x, target) for f, own in zip(constant, layers, strict=True)]
+    total = x.new_zeros(len(x))
+    for i, f in enumerate(F.bind(noise) for noise in noises):
+        others = torch.cat([z for j, z in enumerate(distilled) if j != i])
+        total = total + ce(f(others), y.repeat(len(noises) - 1)).reshape(-1, len(y)).sum(0)
+    return total / len(noises)
+
+
+def _hidden_layers(member: nn.Module) -> Sequence[nn.Module]:
+    """Return the convolutions and linear layers of a network, but for the last, whose output is the logits."""
+    found = [m for m in member.modules() if isinstance(m, (*CONVOLUTIONS, nn.Linear))]
+    if len(found) < 2:
+        raise GradDivError(f"{type(member).__name__} has no hidden convolution or linear layer: DVERGE needs features")
+    return found[:-1]
+
+
+def _features(f: SampleModel, layer: nn.Module, x: Tensor) -> Tensor:
+    """Return what `layer` puts out when f is called."""
+    found: list[Tensor] = []
+    hook = layer.register_forward_hook(lambda module, inputs, output: found.append(output))
+    try:
+        f(x)
+    finally:
+        hook.remove()
+    return found[-1]

@@ -1,7 +1,5 @@
 """Any stochastic `nn.Module` as a `RandomizedNetwork`: its noise is a seed."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -10,8 +8,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import logits_of
-from graddiv.networks.randomized import DROPOUT, Noise, RandomizedNetwork, Theta, norm_layers, running_statistics
+from graddiv.networks.inputs import logits_of, norm_layers, running_statistics, switched
+from graddiv.networks.randomized import DROPOUT, Noise, RandomizedNetwork, Theta
 from graddiv.seeding import isolated
 
 
@@ -28,17 +26,11 @@ class ForeignNetwork(RandomizedNetwork):
 
     @property
     def pointwise(self) -> bool:
-        """Found by test at the first call with two rows or more: f(x)[1:] == f(x[1:]).  Until then, False.
-
-        A dropout mask, for instance, falls on other rows when a batch is cut, so batches must then be kept together.
-        """
+        """Found by test at the first call with two rows or more: f(x)[1:] == f(x[1:]).  Until then, False."""
         return self._pointwise is True
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
         return seed
-
-    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
-        return dict(theta.parameters)
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> "SeededModel":
         if not isinstance(noise, int):
@@ -49,10 +41,7 @@ class ForeignNetwork(RandomizedNetwork):
         return SeededModel(self, self.realise(noise, theta or self.theta()), noise)
 
     def find_out_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
-        """Find out, at the first batch of two rows or more, whether the network is pointwise.
-
-        Several seeds and rows are compared, since two dropout masks may agree by chance.
-        """
+        """Find out, at the first batch of two rows or more, whether the network is pointwise."""
         if self._pointwise is None and len(x) > 1:
             self._pointwise = False  # set now, because the calls below come back here
             x = x[torch.arange(8, device=x.device) % len(x)]
@@ -71,11 +60,12 @@ class SeededModel:
 
     def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
         module = self.network.module
-        # Own copies of the buffers: some layers (bayesian-torch) write their noise into one in place, which would
-        # change the gradients of every other sample model alive.  Batch norm alone may move its statistics.
+        # Own copies of the buffers: some layers (bayesian-torch) write noise into one, which would change the gradients
+        # of other sample models.  Batch norm alone may move its statistics.
         statistics = {id(b) for norm in norm_layers(module) for b in norm.buffers(recurse=False)}
         scratch = {name: b.clone() for name, b in module.named_buffers() if id(b) not in statistics}
-        with isolated(self.seed), _in_train_mode(module, self.network.active):
+        active = (m for m in module.modules() if isinstance(m, self.network.active))
+        with isolated(self.seed), switched(active, training=True):
             output = functional_call(module, {**self.parameters, **scratch}, (x,))
         logits = logits_of(output, type(module).__name__, len(x))
         self.network.find_out_pointwise(x)
@@ -94,20 +84,6 @@ def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOU
     unchanged.
 
     module: the network.
-    active: the types of layers that draw only in train mode and must go on drawing in eval mode; dropout of all kinds
-        by default.
+    active: the types of layers that must go on drawing in eval mode; dropout of all kinds by default.
     """
     return ForeignNetwork(module, active)
-
-
-@contextmanager
-def _in_train_mode(module: nn.Module, types: tuple[type[nn.Module], ...]) -> Iterator[None]:
-    """Put the layers of these types in train mode, in which they draw, and put them back afterwards."""
-    inactive = [m for m in module.modules() if isinstance(m, types) and not m.training]
-    for layer in inactive:
-        layer.training = True
-    try:
-        yield
-    finally:
-        for layer in inactive:
-            layer.training = False

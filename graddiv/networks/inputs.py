@@ -1,7 +1,7 @@
-"""What may go into a network and what must come out: checked where a call of the package begins."""
+"""Calling a network: what may go in, what must come out, and in which mode its layers are meanwhile."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,32 @@ from graddiv.errors import GradDivError
 
 HALF = (torch.float16, torch.bfloat16)
 MAKE_LABELS = "y.long() converts numbers of another type, y.argmax(1) one-hot rows"
-"""What to do about labels that are not whole numbers, one for each example."""
+
+
+@contextmanager
+def switched(layers: Iterable[nn.Module], *, training: bool) -> Iterator[None]:
+    """Put layers in train or eval mode, and put them back afterwards: the only place where modes are switched."""
+    others = [layer for layer in layers if layer.training != training]
+    for layer in others:
+        layer.training = training
+    try:
+        yield
+    finally:
+        for layer in others:
+            layer.training = not training
+
+
+def running_statistics(module: nn.Module) -> AbstractContextManager[None]:
+    """Let every batch norm inside use its running statistics, and neither read nor move batch statistics.
+
+    Attacks and the regularizer run inside this: it is the gradient the adversary sees, and examples stay independent.
+    """
+    return switched((m for m in norm_layers(module) if m._buffers["running_mean"] is not None), training=False)
+
+
+def norm_layers(module: nn.Module) -> list[nn.Module]:
+    """Return the batch-norm layers, known by their buffers: foreign (Bayesian, synchronized) ones count too."""
+    return [m for m in module.modules() if "running_mean" in m._buffers]
 
 
 def plain(name: str, value: object) -> Tensor:
@@ -61,10 +86,7 @@ def check_is_module(module: object) -> None:
 
 @contextmanager
 def naming_the_shape(x: Tensor) -> Iterator[None]:
-    """Turn what torch says of images that a network cannot take into a sentence that names their shape.
-
-    Around a first call with few images: an error of the network's own code is then told before any work is done.
-    """
+    """Turn torch's error about images that a network cannot take into one that names their shape."""
     try:
         yield
     except GradDivError:

@@ -11,27 +11,22 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import check_takes, plain
-from graddiv.networks.modes import running_statistics
+from graddiv.networks.inputs import check_takes, plain, running_statistics
 from graddiv.seeding import fold
 
 if TYPE_CHECKING:
     from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel
 
-N_ENSEMBLE = 20
-"""How many sample models the paper's ensemble has."""
+N_ENSEMBLE = 20  #: how many sample models the paper's ensemble has
 
-Rule = Literal["softmax", "logits", "vote"]
-"""What of the members is averaged: their probabilities, their logits, or their votes."""
+Rule = Literal["softmax", "logits", "vote"]  #: what of the members is averaged
 
 
 class Prediction(NamedTuple):
     """What the ensemble and each of its members predict."""
 
-    scores: Float[Tensor, "b c"]
-    """The members' mean softmax, mean logits, or share of votes."""
-    answers: Int64[Tensor, "n b"]
-    """The class that each member predicts."""
+    scores: Float[Tensor, "b c"]  #: the members' mean softmax, mean logits, or share of votes
+    answers: Int64[Tensor, "n b"]  #: the class that each member predicts
 
     @property
     def label(self) -> Int64[Tensor, " b"]:
@@ -43,13 +38,12 @@ def models_of(F: "RandomizedNetwork", n: int, seed: int) -> "Iterator[SampleMode
     """Yield n sample models, bound one at a time; one model alone for a deterministic network.
 
     Where the noise has at most n values, all equally likely, each is yielded once: means over them are then exact.
-
-    Their weights are constants: no graph of theta is built, whatever the consumer does.  Whether the consumer's own
-    code records gradients is the consumer's choice, so no_grad is never left switched on while the generator waits.
+    Their weights are constants; whether the consumer's own code records gradients is the consumer's choice.
     """
     with torch.no_grad():
         theta = F.theta()
-    for noise in _noises(F, n, seed):
+    drawn = (F.draw(fold(seed, "model", i)) for i in range(count_models(F, n)))
+    for noise in _few_noises(F, n) or drawn:
         with torch.no_grad():
             f = F.bind(noise, theta)
         yield f
@@ -59,14 +53,6 @@ def count_models(F: "RandomizedNetwork", n: int) -> int:
     """Return how many sample models `models_of` yields where n are asked for."""
     few = _few_noises(F, n)
     return len(few) if few is not None else n if F.random else 1
-
-
-def _noises(F: "RandomizedNetwork", n: int, seed: int) -> "Iterator[Noise]":
-    few = _few_noises(F, n)
-    if few is not None:
-        yield from few
-    else:
-        yield from (F.draw(fold(seed, "model", i)) for i in range(n if F.random else 1))
 
 
 def _few_noises(F: "RandomizedNetwork", n: int) -> "Sequence[Noise] | None":
@@ -80,12 +66,7 @@ def predict(
 ) -> Prediction:
     """argmax of 1/n sum_i softmax(f_i(x)) over n sample models f_i ~ F.
 
-    F: the network.
-    x: the images.
-    n: how many sample models the ensemble has; 20 as in the paper.  A network of at most n equally likely sample models
-        is asked for the answer of each.
-    seed: addresses the models; the same seed gives the same ensemble.
-    rule: averages probabilities, as the paper does, or else logits or votes.
+    A network of at most n equally likely sample models is asked for the answer of each.
     """
     if rule not in get_args(Rule):
         raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")

@@ -20,20 +20,14 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import check_is_module, logits_of
-from graddiv.networks.modes import norm_layers as norm_layers
-from graddiv.networks.modes import running_statistics as running_statistics
 from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, predict
-from graddiv.networks.straight_through import StraightThrough
 from graddiv.seeding import fold, uniform
 
+#: The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself.
 Noise = Mapping[str, Tensor] | int
-"""The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself."""
-
-DROPOUT = (_DropoutNd,)
-"""Layers that draw by themselves in train mode."""
-
-SampleModel = Callable[[Tensor], Tensor]
-"""f: an ordinary deterministic function x -> logits."""
+SampleModel = Callable[[Tensor], Tensor]  #: f: an ordinary deterministic function x -> logits
+Shapes = Mapping[str, tuple[int | None, ...]]  #: of noise by its names, None being any length
+DROPOUT = (_DropoutNd,)  #: layers that draw by themselves in train mode
 
 
 class RandomizedNetwork(nn.Module, ABC):
@@ -44,13 +38,12 @@ class RandomizedNetwork(nn.Module, ABC):
         models = F.sample(5, seed=0)  # five of them
         label = F.predict(x).label  # what an ensemble of 20 says
 
-    `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw` and `realise`.  F itself
-    has no output.
+    `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw`, and `realise` or `bind`.
+    F itself has no output.
 
-    Called under `torch.no_grad()`, `bind` realises the weights once and for the gradient they are constants: the fast
-    path of attacks and of prediction (bind again once theta has moved).  With gradients enabled the sample model is
-    differentiable in theta, and any number of sample models may be alive at once: this is the path of training.  The
-    mode of the module (train or eval) is never touched.
+    Under `torch.no_grad()`, `bind` realises the weights once and they are constants: the fast path of attacks and of
+    prediction (bind again once theta has moved).  With gradients enabled sample models are differentiable in theta, and
+    any number may be alive at once: the path of training.  The mode of the module (train or eval) is never touched.
 
     module: the architecture, with its parameters.
     """
@@ -81,33 +74,25 @@ class RandomizedNetwork(nn.Module, ABC):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         """Draw noise ~ p, a pure function of the seed, on the parameters' device.
 
-        With `batch`, the data-set indices of a training batch, noise inside the network (RSE, MI) is drawn for each
+        With `batch`, the data-set indices of a training batch, noise on images and activations is drawn for each
         example apart, addressed by its index; without it one value serves every x, which makes f one function.
-        Weight noise is always shared by the batch.
         """
 
     def bind(self, noise: Noise, theta: "Theta | None" = None) -> SampleModel:
         """Return the sample model f_theta(., noise), for theta as it is now or as `theta()` once gave it."""
         return BoundModel(self.module, self.realise(noise, theta or self.theta()))
 
-    @abstractmethod
     def realise(self, noise: Noise, theta: "Theta") -> dict[str, Tensor]:
-        """Return the tensors, by name, with which `module` computes f_theta(., noise)."""
+        """Return the tensors, by name, with which `module` computes f_theta(., noise): its own, unless random."""
+        return dict(theta.parameters)
 
     def theta(self) -> "Theta":
-        """Return theta as it is now, with what depends on theta alone computed once for any number of sample models.
-
-        Where gradients are wanted these are the parameters themselves, under no_grad constants.
-        """
+        """Return theta as it is now, computed once for any number of sample models; under no_grad as constants."""
         wanted = torch.is_grad_enabled()
         return Theta({name: p if wanted else p.detach() for name, p in self.module.named_parameters()})
 
     def mean(self) -> Noise | None:
         """E noise, the noise of the mean network, at which an adversary may begin; None where the law has no mean."""
-        return None
-
-    def mirrored(self, noise: Noise) -> Noise | None:
-        """Noise of the same law that lies opposite, -noise for Gaussian noise; None where the law has no symmetry."""
         return None
 
     def support(self) -> "Support | None":
@@ -119,8 +104,7 @@ class RandomizedNetwork(nn.Module, ABC):
     ) -> list[Callable[[], Noise]]:
         """Return a draw for each seed, made when it is called, for sample models that are compared with each other.
 
-        Where noise has finitely many values these are different ones, drawn without replacement and shared by the
-        batch, and there are no more draws than values: a model compared with itself would seem to agree with another.
+        Where noise has finitely many values these are drawn without replacement, and shared by the batch.
         """
         support = self.support()
         if support is None or len(support.noises) == 1:
@@ -164,8 +148,7 @@ class Support(NamedTuple):
     """All values of a noise that has finitely many: expectations over it are exact sums."""
 
     noises: Sequence[Noise]
-    probabilities: Float64[Tensor, " outcomes"]
-    """They sum to 1."""
+    probabilities: Float64[Tensor, " outcomes"]  #: they sum to 1
 
     @property
     def is_uniform(self) -> bool:
@@ -257,10 +240,40 @@ class Noiseless(Dirac):
         return self.bind({})(x)
 
 
+class StraightThrough(nn.Module):
+    """y = fn(x) exactly, with dy/dx taken to be the identity, however often it is differentiated.
+
+        F = Dirac(torch.nn.Sequential(straight_through(torch.round), module))  # attacks can differentiate it
+
+    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  A randomized network that holds such a
+    module says so in its `proxy_gradient`, and the records of attacks repeat it.
+
+    fn: a function of images that keeps their shape and treats every example alike; parameters inside it get no
+        gradient.
+    """
+
+    def __init__(self, fn: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.fn = fn
+
+    def forward(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+        with torch.no_grad():
+            y = self.fn(x.detach())
+        if y.shape != x.shape:
+            raise GradDivError(
+                f"a straight-through step turned shape {tuple(x.shape)} into {tuple(y.shape)}, expected the same: "
+                "the gradient is handed from the one to the other unchanged"
+            )
+        return y + (x - x.detach())  # y to the bit, which x + (y - x) would not be
+
+
+straight_through = StraightThrough
+
+
 def check_noise(
-    noise: Noise, shapes: Mapping[str, tuple[int | None, ...]], device: torch.device
+    noise: Noise, shapes: Shapes, device: torch.device, counts: Mapping[str, int] | None = None
 ) -> Mapping[str, Tensor]:
-    """Return `noise` if it has these names and shapes (None: any length) on this device."""
+    """Return `noise` if it has these names and shapes (None: any length) on this device, and indices below `counts`."""
     if isinstance(noise, int):
         raise GradDivError(
             f"noise is the integer {noise}, but this network's noise is a set of tensors: make it with F.draw(seed)"
@@ -278,6 +291,10 @@ def check_noise(
             raise GradDivError(f"noise {name!r} has shape {found}, expected {wanted}: it belongs to another network")
         if noise[name].device != device:
             raise GradDivError(f"noise {name!r} lies on {noise[name].device}, but the parameters on {device}")
+    for name, count in (counts or {}).items():
+        if int(noise[name].min()) < 0 or int(noise[name].max()) >= count:
+            last = int(noise[name].max())
+            raise GradDivError(f"noise names {name} {last} of {count}: it belongs to another network")
     return noise
 
 
@@ -285,10 +302,3 @@ def check_rows(rows: int, batch: int) -> None:
     """Refuse noise that was drawn for a batch of another size; noise of one row serves every x."""
     if rows not in (1, batch):
         raise GradDivError(f"noise was drawn for {rows} examples and met {batch}: draw it with the ids of this batch")
-
-
-def opposite(noise: Noise) -> dict[str, Tensor]:
-    """-noise, tensor by tensor: as likely as `noise` where the law is symmetric around 0."""
-    if isinstance(noise, int):
-        raise GradDivError(f"noise is the integer {noise}, expected the tensors of F.draw(seed)")
-    return {name: -value for name, value in noise.items()}

@@ -1,122 +1,138 @@
-"""Every table and figure of the paper: the runs it compares, what is measured of them, and what draws it.
+"""Every table and figure that can be reproduced, as declared in entries.toml: its runs, its needs, what draws it.
 
-Data only: planning.py turns it into a plan, stages.py carries that out.  The paper's own values are in published/.
-
-In the paper: docs/equations.md.
+Data only: planning.py turns it into a plan, tasks.py carries that out.  In the paper: docs/equations.md.
 """
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
 
-from graddiv.paper.entry import Entry, Render
-from graddiv.recipes import LAMBDAS
+from pydantic import BaseModel, ConfigDict
 
-PAIR = ("adv-bnn", "adv-bnn+graddiv")
-VARIANTS = ("adv-bnn", "adv-bnn+graddiv-kappa", "adv-bnn+graddiv-mean", "adv-bnn+graddiv-dpp")
-ALL_VARIANTS = (*VARIANTS, "adv-bnn+graddiv-max", "adv-bnn+graddiv-smoothmax")
-CURVES = ("no-defense", "adv-train", "rse", *PAIR)
-TABLE1 = ("no-defense", "adv-train", "rse", "pni", "mi", *PAIR)
+from graddiv import store
+from graddiv.errors import unknown
+from graddiv.experiment import Experiment
+from graddiv.paper.shipped import shipped
+from graddiv.recipes import SCALES, has_section, recipe, title, title_of
 
-RATIOS = {
-    "mnist": (1.0, 0.36 / 0.3, 2 / 3, 0.38 / 0.3, 0.34 / 0.3, 1 / 3, 0.32 / 0.3, 0.4 / 0.3),
-    "cifar10": tuple(epsilon / (8 / 255) for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
-    "stl10": tuple(epsilon / 0.03 for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
-}
-"""The radii of the supplementary tables as multiples of the radius of training; smaller scales take the first ones."""
-
-FAR = {"mnist": 0.4 / 0.3}
-"""Loss increase and transfer are measured at this multiple of the radius of training; elsewhere at the radius."""
-
-SENSITIVITY = {"mnist": 0.38 / 0.3}
-"""The same of the sensitivity to n."""
-
-DATA = {"mnist": "MNIST", "stl10": "STL-10", "cifar10": "CIFAR-10"}
+_recipe = cache(recipe)
 
 
-def _entries() -> Iterator[Entry]:
-    """The paper from its first figure to its last, the supplement included."""
-
-    def one(name: str, title: str, data: str, methods: tuple[str, ...], renderer: str, *needs: str) -> Entry:
-        return Entry(name, title, data, methods, (Render(renderer, needs),))
-
-    yield one("sphere", "Gradients on the sphere (the first figure's idea, with real ones)", "mnist", PAIR, "sphere",
-              "gradients")  # fmt: skip
-    yield one("rotation", "PGD along rotated gradients", "mnist", ("adv-train",), "rotation", "rotation")
-    for data, name in DATA.items():
-        yield one(
-            f"training-{data}", f"Concentration during training, {name}", data, VARIANTS, "training-concentration"
-        )
-    yield one("training-more", "Concentration during training: max and smoothmax, MNIST", "mnist", ALL_VARIANTS,
-              "training-concentration-more")  # fmt: skip
-    yield one("scatter", "Gradient samples on the plane of two means, MNIST", "mnist", PAIR, "scatter", "gradients")
-    yield one("loss-increase", "Density of the loss increase under EOT-PGD, MNIST", "mnist", PAIR, "loss-increase",
-              "increase")  # fmt: skip
-    yield one("table1", "Table 1: sixteen attacks on seven defenses, CIFAR-10, epsilon 8/255", "cifar10", TABLE1,
-              "attack-table", "suite")  # fmt: skip
-    for data, name in DATA.items():
-        yield one(f"kappa-{data}", f"Density of the concentration parameter, {name}", data, PAIR, "kappa",
-                  "concentration")  # fmt: skip
-    for data in ("mnist", "stl10"):
-        yield one(f"accuracy-{data}", f"Accuracy against epsilon under EOT-PGD, {DATA[data]}", data, CURVES,
-                  "accuracy-epsilon", "curve")  # fmt: skip
-    yield one("transfer", "Transferability among sample models, MNIST", "mnist", ("adv-bnn", "adv-bnn+graddiv-dpp"),
-              "transfer", "transfer")  # fmt: skip
-    yield one("checklist", "The five behaviours of obfuscated gradients, CIFAR-10", "cifar10", PAIR, "checklist",
-              "checklist")  # fmt: skip
-    yield one("cosines", "Cosines among 100 gradients, MNIST", "mnist", PAIR, "cosines", "gradients")
-    yield one("regularizers", "The regularizers compared, MNIST", "mnist", ALL_VARIANTS, "regularizers", "curve")
-    for data, name in DATA.items():
-        yield one(f"table-{data}", f"Supplement: accuracy against epsilon, {name}", data, CURVES, "accuracy-table",
-                  "curves-repeated")  # fmt: skip
-    yield one("table-rse", "Supplement: GradDiv on RSE, CIFAR-10", "cifar10", ("rse", "rse+graddiv"), "accuracy-table",
-              "curves-repeated", "curve-n1-repeated")  # fmt: skip
-    yield one("n-sensitivity", "Accuracy against the number of gradients n, MNIST", "mnist", PAIR, "n-sensitivity",
-              "sweep-n")  # fmt: skip
-    yield one("m-sensitivity", "Accuracy against the iterations m, CIFAR-10", "cifar10", ("adv-bnn+graddiv",),
-              "m-sensitivity", "sweep-m")  # fmt: skip
-    yield replace(
-        one("lambda-sensitivity", "Accuracy against lambda, CIFAR-10", "cifar10", ("adv-bnn+graddiv",),
-            "lambda-sensitivity", "pgd"),
-        lambdas=LAMBDAS,
-    )  # fmt: skip
-    yield one("boundary", "Decision regions of sample models, CIFAR-10", "cifar10", PAIR, "boundary", "boundary")
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-ENTRIES = {entry.name: entry for entry in _entries()}
+class Need(NamedTuple):
+    """What is measured of a run: a name in needs.py."""
 
-DEMO = (
-    Entry(
-        "demo",
-        "Adv-BNN without and with GradDiv, two networks of the study, attacked beyond the radius of their training",
-        "mnist",
-        PAIR,
-        (
-            Render("accuracy-epsilon", ("curve",)),
-            Render("attack-table", ("suite",)),
-            Render("training-concentration"),
-            Render("scatter", ("gradients",)),
-            Render("kappa", ("concentration",)),
-            Render("loss-increase", ("increase",)),
-            Render("transfer", ("transfer",)),
-        ),
-        scales=("demo",),
-        judged_on="mnist-mini",
-        shipped=True,
-    ),
-    Entry(
-        "demo-training",
-        "GradDiv added to the trained Adv-BNN, live, for a minute",
-        "mnist-mini",
-        ("adv-bnn+graddiv",),
-        (Render("training-concentration"),),
-        scales=("demo",),
-        settings=("adversary.epsilon=0.3",),
-        starts_from="adv-bnn",
-    ),
-)
+    name: str
+    set: str = ""  #: the directory below the run's records that holds it; "" is the records themselves
+    examples: int | None = None  #: how many test examples; those of the scale if not given
 
-QUICK_NEEDS = {"curve", "gradients", "concentration"}
-QUICK_DEMO = (
-    replace(DEMO[0], name="demo-quick", renders=tuple(r for r in DEMO[0].renders if QUICK_NEEDS.issuperset(r.needs))),
-)
-"""The demo in a minute: the curves and the gradients, without the table of attacks and without training."""
+    def __str__(self) -> str:
+        return self.name + (f" ({self.set})" if self.set else "")
+
+
+class Render(_Part):
+    """One table or figure of an entry."""
+
+    draw: str  #: a name that graddiv.report.output.draws registers
+    of: tuple[str, ...] = ()  #: names of needs; none where the training log is enough
+    name: str | None = None  #: of its files; what draws it if not given
+    about: str | None = None  #: what it looks into; that of the entry if not given
+    set: str = ""  #: the set of records it is drawn from, where that is apart: judged on fewer examples
+    examples: int | None = None  #: how many examples that set has
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What is measured of every run."""
+        return tuple(Need(name, self.set, self.examples) for name in self.of)
+
+
+class Entry(_Part):
+    """One table or figure of the paper, or several that belong together."""
+
+    name: str
+    title: str
+    data: str = "mnist"
+    methods: tuple[str, ...] = ()  #: "METHOD SETTING ...": what it compares, with changes of the recipe
+    found: tuple[str, ...] = ()  #: titles of further runs, trained by hand: drawn where they are found
+    renders: tuple[Render, ...]
+    seeds: tuple[int, ...] = ()  #: each run is trained once for each; the recipe's own if there are none
+    settings: tuple[str, ...] = ()  #: changes of all recipes that have such a section, as --set has them
+    scales: tuple[str, ...] = SCALES  #: at which it can be reproduced
+    judged_on: str | None = None  #: another data set than that of training, on whose test examples runs are judged
+    shipped: bool = False  #: whether its runs come with the package, trained
+    starts_from: str | None = None  #: the shipped network that takes the place of the first stage of training
+    prefix: str | None = None  #: begins the names of its files
+    about: str | None = None  #: what it looks into, where it is one of several; its title if not given
+    apart: bool = False  #: whether it is no part of a target of several entries
+    networks: tuple[str, ...] = ()  #: titles of the runs whose trained networks its archive keeps
+    former: tuple[str, ...] = ()  #: earlier names of it
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        """What is measured of every run."""
+        return tuple(dict.fromkeys(need for render in self.renders for need in render.needs))
+
+    def experiments(
+        self, scale: str, data: str | None = None, overrides: Sequence[str] = (), seeds: Sequence[int] = ()
+    ) -> list[tuple[Experiment, str]]:
+        """The runs it compares, in its order, with their titles; `seeds` take the place of its own.
+
+        Its settings and the overrides change the recipes that have such a section: Adv-BNN has none of GradDiv's.
+        """
+        if self.shipped:
+            return [(shipped(method).experiment, title(method)) for method in self.methods]
+        start = shipped(self.starts_from).path if self.starts_from is not None else None
+        trainings = [[f"seed={seed}"] for seed in seeds or self.seeds] or [[]]
+        found = []
+        for method, *own in map(str.split, self.methods):
+            name = f"{data or self.data}/{method}"
+            plain = _recipe(name, scale, (), start)
+            usual = _recipe(name, scale, tuple(o for o in overrides if has_section(plain, o)), start)
+            common = [change for change in (*self.settings, *overrides) if has_section(plain, change)]
+            for training in trainings:
+                experiment = _recipe(name, scale, (*own, *common, *training), start)
+                found.append((experiment, title_of(experiment, usual)))
+        return found
+
+
+def _declared() -> dict[str, tuple[Entry, ...]]:
+    """The entries of each section of entries.toml; names of lists of methods and renders stand for these."""
+    tables = store.parse_toml((files("graddiv.paper") / "entries.toml").read_text(encoding="utf-8"), "entries.toml")
+    lists = {key: tables.pop(key) for key in ("methods", "renders")}
+
+    def entry(values: Mapping[str, Any]) -> Entry:
+        named = {key: lists[key][values[key]] for key in lists if isinstance(values.get(key), str)}
+        return Entry.model_validate({**values, **named})
+
+    return {section: tuple(map(entry, listed)) for section, listed in tables.items()}
+
+
+_SECTIONS = _declared()
+ENTRIES = {entry.name: entry for entry in _SECTIONS["paper"]}
+DEMO, QUICK_DEMO = _SECTIONS["demo"], _SECTIONS["quick-demo"]
+STUDY, (ZOO,) = _SECTIONS["study"], _SECTIONS["zoo"]
+
+
+def targets() -> dict[str, tuple[Entry, ...]]:
+    """What can be reproduced: the demo, every table and figure alone, the study, and all of a data set."""
+    alone = [entry for entry in (*STUDY, ZOO) if not entry.found]
+    return {
+        "demo": DEMO,
+        "mnist-study": tuple(entry for entry in alone if not entry.apart and entry is not ZOO),
+        **{entry.name: (entry,) for entry in alone},
+        **{data: tuple(e for e in ENTRIES.values() if e.data == data) for data in ("mnist", "cifar10", "stl10")},
+        **{name: (entry,) for name, entry in ENTRIES.items()},
+    }
+
+
+def entries_of(target: str) -> tuple[Entry, ...]:
+    """The entries of a target."""
+    known = targets()
+    former = {name: known[entry.name] for entry in STUDY for name in entry.former}
+    if target not in known | former:
+        raise unknown("target", target, known)
+    return (known | former)[target]

@@ -4,7 +4,7 @@ In the paper: docs/equations.md.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -12,21 +12,17 @@ from typing import Any
 
 from graddiv import store
 from graddiv.data import SOURCES
+from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, unknown
-from graddiv.experiment import DEFENSES, Experiment, parse
-from graddiv.registries import REGULARIZERS
+from graddiv.experiment import Experiment, parse
+from graddiv.networks import DEFENSES
 from graddiv.runs import starting_point
 
 SCALES = ("paper", "quick", "demo")
 
-LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)
-"""The paper cross-validates lambda over [0.05, 10]; its choices, 0.7 and 1, are among these."""
-
-CONTROL = "control"
-"""adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R."""
-
-DEEPEST = 10
-"""Tables in one another that an override may name."""
+LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)  #: the paper cross-validates lambda over [0.05, 10]
+CONTROL = "control"  #: adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R
+DEEPEST = 10  #: nested tables that an override may name
 
 Tables = dict[str, Any]
 
@@ -59,16 +55,44 @@ def title(method: str) -> str:
     return plain + (" + GradDiv" if extra else "") + (f"-{regularizer}" if regularizer else "")
 
 
+def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
+    """The method, and in what its training departs from the usual one: the shipped recipe, if not given."""
+    try:
+        usual = usual or recipe(f"{experiment.data.name}/{experiment.method}", experiment.scale)
+    except GradDivError:  # not one of ours
+        return title(experiment.method)
+    R, usual_R = experiment.regularization, usual.regularization
+    last, start = experiment.schedule[-1], experiment.network.start
+    adversary, usual_adversary = experiment.adversary_of(last), usual.adversary_of(usual.schedule[-1])
+    second_stage = bool(experiment.stages) or start is not None
+    from_scratch = not second_stage and bool(usual.stages)
+    width, epochs = experiment.network.width, usual.schedule[-1 if second_stage else 0].epochs
+    parts = [
+        title(experiment.method) + (" from scratch" if from_scratch else ""),
+        f"width 1/{1 / width:g}" if width != usual.network.width else "",
+        f"{last.epochs} epochs" if last.epochs != epochs else "",
+    ]
+    if adversary is not None and usual_adversary is not None:
+        parts.append(f"trained against {adversary.n} draws" if adversary.n != usual_adversary.n else "")
+        parts.append(f"trained against {adversary.m} steps" if adversary.m != usual_adversary.m else "")
+    if R is not None and usual_R is not None:
+        parts.append(f"λ = {R.lam:g}" if R.lam != usual_R.lam else "")
+        parts.append("R at the adversarial x" if R.at == "adversarial" != usual_R.at else "")
+    parts.append("one filter made steeper" if start is not None and "steep-filter" in start.path else "")
+    return ", ".join(part for part in parts if part)
+
+
 def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start: Path | None = None) -> Experiment:
     """The experiment of a shipped recipe, or of a TOML file if `name` is a path, with `a.b=value` overrides.
 
     `scale` is one of SCALES, by default the paper's own settings; a TOML file has its own.  `start`, a finished run or
     a safetensors file, takes the place of the first stage of a recipe of several; one of one stage trains it on.
     """
-    if name.endswith(".toml"):
-        values, source = _read(Path(name)), name
-    else:
-        values, source = _composed(name, scale), f"recipe {name}"
+    try:
+        source = name if name.endswith(".toml") else f"recipe {name}"
+        values = store.read_toml(Path(name)) if name.endswith(".toml") else _composed(name, scale)
+    except store.MissingFileError:
+        raise GradDivError(f"there is no recipe {name}: 'graddiv recipes NAME' prints one to start from") from None
     if start is not None:
         values = _from(values, start)
     mistakes = [mistake for override in overrides if (mistake := _set(values, override)) is not None]
@@ -78,67 +102,61 @@ def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start
     try:
         experiment = parse(values, source)
     except GradDivError as error:
-        raise GradDivError("\n".join([*mistakes, str(error)])) from None
+        mistakes.append(str(error))
     if mistakes:
         raise GradDivError("\n".join(mistakes))
     return experiment
 
 
 def _from(values: Tables, start: Path) -> Tables:
-    """The recipe without the stage that the network at `start` has behind it."""
+    """The recipe without the stage that the network at `start` replaces."""
     values = {**values, "network": {**values.get("network", {}), "from": str(start)}}
     if not values.get("stages"):
         return values
-    (second, *later), graddiv = values["stages"], values["stages"][0].get("graddiv")
-    apart = ("graddiv", "adversary_n")
-    training = {**values["training"], **{key: value for key, value in second.items() if key not in apart}}
-    if "decays" not in second:
-        training.pop("decays", None)
+    second, *later = values["stages"]
+    graddiv, n = second.get("graddiv"), second.get("adversary_n")
+    before = {key: value for key, value in values["training"].items() if key != "decays"}
+    training = before | {key: value for key, value in second.items() if key not in ("graddiv", "adversary_n")}
     values = {**values, "training": training, "stages": later, "graddiv": graddiv}
-    if "adversary_n" in second:
-        values["adversary"] = {**values.get("adversary", {}), "n": second["adversary_n"]}
+    if n is not None:
+        values["adversary"] = {**values.get("adversary", {}), "n": n}
     return {key: value for key, value in values.items() if value is not None}
 
 
 def _composed(name: str, scale: str) -> Tables:
     data, _, method = name.partition("/")
-    if not method:
-        raise unknown("recipe", name, names())
-    if data not in shipped_data():
-        raise unknown("data set", data, shipped_data())
     base, plus, extra = method.partition("+")
+    if method and data not in shipped_data():
+        raise unknown("data set", data, shipped_data())
     if base not in methods() or (plus and not re.fullmatch(rf"graddiv(-\w+)?|{CONTROL}", extra)):
-        raise unknown("recipe", name, [n for n in names() if n.startswith(f"{data}/")])
+        raise unknown("recipe", name, [n for n in names() if n.startswith(f"{data}/") or not method])
     if scale not in SCALES:
         raise unknown("scale", scale, SCALES)
     settings, wanted = _data_settings(data, scale), dict(methods()[base])
     del wanted["title"]
     with_graddiv = wanted.pop("with_graddiv", {})
-    second_stage = settings.get("second_stage")
-    graddiv = None
-    if plus:
-        if not _random(wanted):
-            raise GradDivError(f"{base} is deterministic, and GradDiv needs randomness: try adv-bnn+graddiv")
-        if with_graddiv is False:
-            raise GradDivError(
-                f"{base} has no variant with GradDiv: 'graddiv recipes show {data}/{base}' prints a recipe to which a "
-                "section graddiv can be added"
-            )
-        regularizer = extra.removeprefix("graddiv").removeprefix("-")
-        if extra == CONTROL and second_stage is None:
-            raise GradDivError(f"{name} trains a second stage without R, but at scale {scale} there is no second stage")
-        if extra != CONTROL:
-            if regularizer and regularizer not in REGULARIZERS:
-                raise unknown("regularizer", regularizer, REGULARIZERS)
-            chosen = {"regularizer": regularizer} if regularizer else {}
-            graddiv = {**settings.get("graddiv", {}), **with_graddiv, **chosen}
     sections = {section: settings[section] for section in ("data", "network", "training")}
     sections |= {section: {**settings.get(section, {}), **own} for section, own in wanted.items()}
-    if plus and second_stage is not None:
-        sections["stages"] = [second_stage | ({"graddiv": graddiv} if graddiv is not None else {})]
-    elif graddiv is not None:
-        sections["graddiv"] = graddiv
-    return {"method": method, "scale": scale, **sections}
+    if not plus:
+        return {"method": method, "scale": scale, **sections}
+    if not _random(wanted):
+        raise GradDivError(f"{base} is deterministic, and GradDiv needs randomness: try adv-bnn+graddiv")
+    if with_graddiv is False:
+        raise GradDivError(
+            f"{base} has no variant with GradDiv: 'graddiv recipes {data}/{base}' prints a recipe to which a "
+            "section graddiv can be added"
+        )
+    last: Tables = {}
+    if extra != CONTROL:
+        last = {"graddiv": {**settings.get("graddiv", {}), **with_graddiv}}
+        if regularizer := extra.removeprefix("graddiv").removeprefix("-"):
+            _ = REGULARIZERS[regularizer]  # known, or an error that suggests the nearest
+            last["graddiv"]["regularizer"] = regularizer
+    elif "second_stage" not in settings:
+        raise GradDivError(f"{name} trains a second stage without R, but at scale {scale} there is no second stage")
+    if "second_stage" in settings:
+        last = {"stages": [{**settings["second_stage"], **last}]}
+    return {"method": method, "scale": scale, **sections, **last}
 
 
 def _data_settings(data: str, scale: str) -> Tables:
@@ -146,12 +164,10 @@ def _data_settings(data: str, scale: str) -> Tables:
     tables = _shipped(data)
     scaled = tables.pop("scales", {}).get(scale, {})
     base = tables.pop("base", None)
-    settings = _merged(_data_settings(base, scale), tables) if base else tables
-    return _merged(settings, scaled)
-
-
-def _merged(tables: Tables, over: Mapping[str, Any]) -> Tables:
-    return {section: {**tables.get(section, {}), **over.get(section, {})} for section in [*tables, *over]}
+    settings = _data_settings(base, scale) if base else {}
+    for layer in (tables, scaled):
+        settings |= {section: {**settings.get(section, {}), **own} for section, own in layer.items()}
+    return settings
 
 
 def _random(method: Tables) -> bool:
@@ -161,13 +177,6 @@ def _random(method: Tables) -> bool:
 def _shipped(name: str) -> Tables:
     text = (files("graddiv.recipes") / f"{name}.toml").read_text(encoding="utf-8")
     return store.parse_toml(text, f"{name}.toml")
-
-
-def _read(path: Path) -> Tables:
-    try:
-        return store.read_toml(path)
-    except store.MissingFileError:
-        raise GradDivError(f"there is no recipe {path}: 'graddiv recipes show NAME' prints one to start from") from None
 
 
 def _set(values: Tables, override: str) -> str | None:
@@ -190,10 +199,14 @@ def _set(values: Tables, override: str) -> str | None:
             return f"--set {override!r}: {table} is a value and has no keys of its own"
     if isinstance(section, list):
         return f"--set {override!r}: expected the number of a part and a key, such as {path.strip()}.0.epochs"
-    if text.strip() == "none":
+    text = text.strip()
+    if text == "none":
         section.pop(key, None)
-    else:
-        section[key] = _literal(text.strip())
+        return None
+    try:
+        section[key] = store.parse_toml(f"value = {text}", "--set")["value"]
+    except GradDivError:
+        section[key] = text
     return None
 
 
@@ -207,13 +220,6 @@ def has_section(experiment: Experiment, override: str) -> bool:
         parts = {str(i): part for i, part in enumerate(found)} if isinstance(found, list) else found
         found = parts.get(table) if isinstance(parts, dict) else None
     return found is not None
-
-
-def _literal(text: str) -> Any:
-    try:
-        return store.parse_toml(f"value = {text}", "--set")["value"]
-    except GradDivError:
-        return text
 
 
 def radius(experiment: Experiment) -> float:

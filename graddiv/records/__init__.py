@@ -1,94 +1,59 @@
-"""What evaluations found, example by example, and the statistics of tables made of it; read without torch."""
+"""What evaluations found, example by example, and the statistics of tables made of it."""
 
 from pathlib import Path
 
 from graddiv.errors import GradDivError
-from graddiv.records.attack import AttackRecord
-from graddiv.records.audits import JudgementRecord, TrajectoryRecord
-from graddiv.records.elimination import TotalRecord
-from graddiv.records.measurements import (
+from graddiv.records.kinds import (
+    AttackRecord,
     BoundaryRecord,
     CertificateRecord,
     ConcentrationRecord,
     EnsembleSizeRecord,
     GradientNoiseRecord,
     GradientsRecord,
+    JudgementRecord,
     LossIncreaseRecord,
     MeasurementRecord,
     NearbyRecord,
     RotationRecord,
+    TotalRecord,
+    TrajectoryRecord,
     TransferRecord,
 )
 from graddiv.records.record import DataIdentity, Record
 from graddiv.records.statistics import (
-    Flips,
-    Interval,
-    Summary,
-    accuracy,
-    by_value,
-    cross_fitted_total,
-    curve,
-    flips,
-    over_trainings,
-    summary,
-    total,
-    wilson,
-)
-from graddiv.records.tables import (
     ALL_TOTAL,
     CROSS_FITTED_TOTAL,
     MODE_PREFIXES,
     PAPER_ATTACKS,
     PAPER_ROWS,
     PAPERS_TOTAL,
+    Flips,
+    Interval,
     Row,
+    Summary,
+    accuracy,
     as_rows,
+    by_value,
+    cross_fitted_total,
+    curve,
+    flips,
+    over_trainings,
+    summary,
     table,
     table_per_epsilon,
+    total,
+    wilson,
 )
 
 __all__ = [
-    "ALL_TOTAL",
-    "CROSS_FITTED_TOTAL",
-    "MODE_PREFIXES",
-    "PAPERS_TOTAL",
-    "PAPER_ATTACKS",
-    "PAPER_ROWS",
-    "AttackRecord",
-    "BoundaryRecord",
-    "CertificateRecord",
-    "ConcentrationRecord",
-    "DataIdentity",
-    "EnsembleSizeRecord",
-    "Flips",
-    "GradientNoiseRecord",
-    "GradientsRecord",
-    "Interval",
-    "JudgementRecord",
-    "LossIncreaseRecord",
-    "MeasurementRecord",
-    "NearbyRecord",
-    "Record",
-    "RotationRecord",
-    "Row",
-    "Summary",
-    "TotalRecord",
-    "TrajectoryRecord",
-    "TransferRecord",
-    "accuracy",
-    "as_rows",
-    "by_value",
-    "cross_fitted_total",
-    "curve",
-    "flips",
-    "over_trainings",
-    "read_all",
-    "summary",
-    "table",
-    "table_per_epsilon",
-    "total",
-    "wilson",
-]
+    "ALL_TOTAL", "CROSS_FITTED_TOTAL", "MODE_PREFIXES", "PAPERS_TOTAL", "PAPER_ATTACKS", "PAPER_ROWS", "AttackRecord",
+    "BoundaryRecord", "CertificateRecord", "ConcentrationRecord", "DataIdentity", "EnsembleSizeRecord", "Flips",
+    "GradientNoiseRecord", "GradientsRecord", "Interval", "JudgementRecord", "LossIncreaseRecord",
+    "MeasurementRecord", "NearbyRecord", "Record", "RotationRecord", "Row", "Summary", "TotalRecord",
+    "TrajectoryRecord", "TransferRecord", "accuracy", "as_rows", "by_value", "cross_fitted_total", "curve", "flips",
+    "over_trainings", "read_all", "summary", "table", "table_per_epsilon", "total", "wilson",
+]  # fmt: skip
 
 
 def read_all(directory: Path) -> list[Record]:

@@ -1,7 +1,7 @@
 """Records as typed values: what an evaluation was, and what it found for each example.
 
 A record is one file: a description (JSON) and arrays.  Each kind of record is a dataclass that declares both, so a file
-with a missing, unknown or misshapen part is refused by name when it is read.  NumPy only: no torch, no network.
+with a missing, unknown or misshapen part is refused by name when it is read.  No network is needed to read one.
 """
 
 from collections.abc import Mapping
@@ -15,20 +15,15 @@ from jaxtyping import Float, Int, jaxtyped
 
 from graddiv import store
 from graddiv.errors import GradDivError
+from graddiv.registries import Registry
 
-CHECKLIST = "checklist.json"
-"""The verdicts of the checklist, in the directory of the records that they are drawn from."""
-
-PILOTS = "pilot"
-"""The directory, among the records of attacks, of those from which the strong suite chose its draws: few examples."""
+CHECKLIST = "checklist.json"  #: The verdicts of the checklist, beside the records that they are drawn from.
+PILOTS = "pilot"  #: The directory of the records, of few examples, from which the strong suite chose its draws.
+LARGEST = 10**9  #: No record is of more examples.
 
 R = TypeVar("R", bound="Record")
 
-KINDS: dict[str, type["Record"]] = {}
-"""Every kind of record by the name that its files carry."""
-
-LARGEST = 10**9
-"""No record is of more examples."""
+KINDS: Registry[type["Record"]] = Registry("kind of record")  #: Every kind of record by the name that its files carry.
 
 
 class DataIdentity(NamedTuple):
@@ -44,30 +39,25 @@ class Record:
     """What every record says: the network and the examples that were evaluated, and by what it was judged."""
 
     kind: ClassVar[str]
+    named_by: ClassVar[tuple[str, ...]] = ()  #: Settings that tell files of this kind in one directory apart.
 
-    target: str
-    """The name of the network: that of its run, if it has one."""
-    method: str | None = None
-    """The defense, such as adv-bnn+graddiv; None for a network in memory."""
-    lam: float | None = None
-    """The weight of GradDiv in its training."""
-    proxy_gradient: bool = False
-    """Whether gradients are those of a stand-in for a step that has none of its own."""
-    parameters: str
-    """sha256 of its parameters and buffers."""
+    target: str  #: The name of the network: that of its run, if it has one.
+    method: str | None = None  #: The defense, such as adv-bnn+graddiv; None for a network in memory.
+    lam: float | None = None  #: The weight of GradDiv in its training.
+    proxy_gradient: bool = False  #: Whether gradients are those of a stand-in for a step that has none of its own.
+    parameters: str  #: sha256 of its parameters and buffers.
     examples: int
     data: DataIdentity
-    n_ensemble: int
-    """Sample models in the ensemble that judges."""
+    n_ensemble: int  #: Sample models in the ensemble that judges.
     seed: int
     batch: int
-    ids: Int[np.ndarray, " b"]
-    """Data-set index of each example."""
+    ids: Int[np.ndarray, " b"]  #: Data-set index of each example.
     labels: Int[np.ndarray, " b"]
 
-    def __init_subclass__(cls) -> None:
-        if "kind" in cls.__dict__:
-            KINDS[cls.kind] = cls
+    def __init_subclass__(cls, kind: str = "", named_by: tuple[str, ...] = ()) -> None:
+        if kind:
+            cls.kind, cls.named_by = kind, named_by
+            KINDS[kind] = cls
 
     @classmethod
     def made(cls: type[R], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> R:
@@ -86,7 +76,7 @@ class Record:
         """Read a record of this kind; `Record.load` reads one of any kind."""
         arrays, description = store.read_arrays(path)
         kind = description.get("kind", "attack")
-        found = KINDS.get(str(kind))
+        found: type[Record] | None = KINDS.get(str(kind))
         if found is None or not issubclass(found, cls):
             expected = ", ".join(name for name, known in KINDS.items() if issubclass(known, cls))
             raise GradDivError(f"{path} is a record of kind {kind!r}, expected one of {expected}")

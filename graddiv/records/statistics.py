@@ -1,15 +1,34 @@
-"""Statistics of records: shares with their spread and interval, Totals, paired comparisons.
+"""Statistics of records: shares with their spread and interval, Totals, paired comparisons, the table of attacks.
 
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Bool
 
-from graddiv.records.attack import AttackRecord
+from graddiv.errors import GradDivError
+from graddiv.records.kinds import AttackRecord
+from graddiv.records.record import Record
+
+PAPER_ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
+"""The paper's attacks in its order, by the names that they have in `graddiv.attacks`, which needs torch."""
+
+MODE_PREFIXES = ("", "EOT^1-", "EOT-")  #: How a row's label says through which view the adversary looked.
+
+PAPER_ROWS = tuple(
+    f"{prefix}{attack}"
+    for attack in PAPER_ATTACKS
+    for prefix in MODE_PREFIXES
+    if attack != "Square" and not (prefix == "EOT-" and attack in ("FAB", "B&B"))
+)
+"""The 16 attacks over which the paper's Total is taken."""
+
+PAPERS_TOTAL = "Total (paper's rows)"
+ALL_TOTAL = "Total (all attacks)"
+CROSS_FITTED_TOTAL = "Total, cross-fitted"
 
 
 class Interval(NamedTuple):
@@ -19,8 +38,7 @@ class Interval(NamedTuple):
     high: float
 
 
-Z = 1.959964
-"""The 97.5 % quantile of the normal distribution."""
+Z = 1.959964  #: The 97.5 % quantile of the normal distribution.
 
 
 def wilson(successes: float, trials: int, z: float = Z) -> Interval:
@@ -36,13 +54,10 @@ class Summary(NamedTuple):
     """A number of a table, and how far other draws, other test examples or another training might move it."""
 
     mean: float
-    std: float
-    """Over draws (ddof 1): each repeat of the attack is judged by two ensembles.  NaN if there is one verdict only."""
+    std: float  #: Over draws (ddof 1), two ensembles for each repeat; NaN if there is one verdict only.
     repeats: int
-    interval: Interval
-    """Of the mean, at 95 %: from the choice of test examples and from the draws."""
-    trainings: tuple[float, ...] = ()
-    """The means of several trainings of one method, where the mean is over them; their spread is in no interval."""
+    interval: Interval  #: 95 % interval of the mean: from the choice of test examples and from the draws.
+    trainings: tuple[float, ...] = ()  #: The means of several trainings, where the mean is over them.
 
     @property
     def training_std(self) -> float:
@@ -53,7 +68,7 @@ class Summary(NamedTuple):
 def summary(verdicts: Sequence[Bool[np.ndarray, " b"]], repeats: int | None = None) -> Summary:
     """Mean and std over verdicts of the share of True; the interval adds the variances of examples and of draws.
 
-    `repeats` is told where one repeat has several verdicts; otherwise each verdict is a repeat.
+    `repeats` is given where one repeat has several verdicts; otherwise each verdict is a repeat.
     """
     values = np.array([float(flags.mean()) for flags in verdicts])
     mean, examples = float(values.mean()), len(verdicts[0])
@@ -83,11 +98,8 @@ def over_trainings(summaries: Sequence[Summary]) -> Summary:
 
 def total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray, " b"]]:
     """AND over attacks: an example counts only if every one of them failed on it; for either ensemble of one repeat."""
-    found = list(records)
-    return [
-        np.logical_and.reduce([record.correct for record in found]),
-        np.logical_and.reduce([record.correct_again for record in found]),
-    ]
+    either = zip(*((record.correct, record.correct_again) for record in records), strict=True)
+    return [np.logical_and.reduce(verdicts) for verdicts in either]
 
 
 def cross_fitted_total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray, " b"]]:
@@ -108,11 +120,9 @@ def cross_fitted_total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray,
 class Flips(NamedTuple):
     """Examples on which two evaluations disagree."""
 
-    lost: int
-    """Right in the first, wrong in the second."""
+    lost: int  #: Right in the first, wrong in the second.
     won: int
-    p: float
-    """Two-sided sign test: chance alone giving flips at least as one-sided."""
+    p: float  #: Two-sided sign test: chance alone giving flips at least as one-sided.
 
 
 def flips(first: Bool[np.ndarray, " b"], second: Bool[np.ndarray, " b"]) -> Flips:
@@ -134,3 +144,142 @@ def by_value(records: Iterable[AttackRecord], key: str) -> dict[Any, list[Attack
 def curve(records: Iterable[AttackRecord], key: str) -> list[tuple[Any, Summary]]:
     """Accuracy against one of the settings: epsilon, n, m, restarts, lam."""
     return [(value, accuracy(group)) for value, group in by_value(records, key).items()]
+
+
+class Row(NamedTuple):
+    """One row of the table of attacks."""
+
+    label: str
+    accuracy: Summary
+    per_draw: float | None  #: Share of (example, sample model) pairs that are right; None for Totals.
+    attacks: int = 1  #: How many attacks a Total is taken over.
+    epsilon: float = 0.0
+
+
+def table(records: Sequence[AttackRecord]) -> list[Row]:
+    """Clean accuracy, then at each epsilon a row for every attack and the Totals over all of them.
+
+        for row in table(records):
+            print(row.label, row.accuracy.mean, row.accuracy.interval)
+
+    Returns rows with `label`, `accuracy` (`mean` as a share, `std` over repeats, the 95 % `interval` over examples),
+    `per_draw`, `attacks` and `epsilon`.
+
+    Attacks of one name with different settings are rows of their own, told apart by what differs; a Total counts them
+    all.  It is taken within a repeat, so over the repeats that all its attacks have.  Where there are several epsilons
+    every label says which one it is of.
+
+    records: what `evaluate` returned, or `graddiv.records.read_all` read; of one network on one set of examples.
+    """
+    sets = sorted({(r.examples, r.data.sha256[:8]) for r in records})
+    if len(sets) > 1:
+        raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
+    networks = {r.parameters: f"{r.target} ({r.parameters[:8]})" for r in records}
+    if len(networks) > 1:
+        raise GradDivError(
+            f"the records are of {len(networks)} networks, {', '.join(networks.values())}: make a table of each"
+        )
+    attacked = by_value([r for r in records if not r.is_clean], "epsilon")
+    rows = [_row(label, group) for label, group in _by_label([r for r in records if r.is_clean]).items()]
+    for epsilon, group in attacked.items():
+        at = f", epsilon {epsilon:.4g}" if len(attacked) > 1 else ""
+        rows += [row._replace(label=f"{row.label}{at}", epsilon=epsilon) for row in _at_one_epsilon(group)]
+    return rows
+
+
+def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]:
+    """The rows of `table` by epsilon, clean accuracy in all of them.
+
+        for epsilon, rows in table_per_epsilon(records).items():
+            print(epsilon, [(row.label, row.accuracy.mean) for row in rows])
+
+    records: what `evaluate` returned, or `graddiv.records.read_all` read.
+
+    Returns the rows by epsilon.
+    """
+    clean = [record for record in records if record.is_clean]
+    attacked = by_value([record for record in records if not record.is_clean], "epsilon")
+    return {epsilon: table([*clean, *group]) for epsilon, group in attacked.items()}
+
+
+def _at_one_epsilon(records: Sequence[AttackRecord]) -> list[Row]:
+    attacks = _by_label(records)
+    rows = [_row(label, group) for label, group in attacks.items()]
+    if len(attacks) > 1:
+        of_paper = {label: group for label, group in attacks.items() if group[0].label in PAPER_ROWS}
+        for name, how, among in (
+            (PAPERS_TOTAL, total, of_paper),
+            (ALL_TOTAL, total, attacks),
+            (CROSS_FITTED_TOTAL, cross_fitted_total, attacks),
+        ):
+            if among:
+                verdicts = _per_repeat(how, among)
+                found = summary([flags for repeat in verdicts for flags in repeat], len(verdicts))
+                rows.append(Row(name, found, None, len(among)))
+    return rows
+
+
+def _row(label: str, group: Sequence[AttackRecord]) -> Row:
+    return Row(label, accuracy(group), float(np.mean([r.accuracy_per_draw for r in group])))
+
+
+def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
+    """The records of each row, one for each repeat; attacks of one name are told apart by what differs."""
+    by_name: dict[str, list[list[AttackRecord]]] = {}
+    for record in records:
+        variants = by_name.setdefault(record.label, [])
+        group = next((group for group in variants if group[0].settings == record.settings), None)
+        if group is None:
+            variants.append([record])
+        elif record.draws not in [other.draws for other in group]:  # the same once more, from another directory
+            group.append(record)
+    rows = {}
+    for name, variants in by_name.items():
+        all_settings = [group[0].settings for group in variants]
+        known = dict.fromkeys(key for settings in all_settings for key in settings)  # older records may lack some
+        differ = [key for key in known if any(key not in s or s[key] != all_settings[0].get(key) for s in all_settings)]
+        for settings, group in zip(all_settings, variants, strict=True):
+            rows[", ".join([name, *(f"{key} {settings[key]}" for key in differ if key in settings)])] = group
+    return rows
+
+
+def _per_repeat(
+    how: Callable[[Iterable[AttackRecord]], list[Bool[np.ndarray, " b"]]], attacks: dict[str, list[AttackRecord]]
+) -> list[list[Bool[np.ndarray, " b"]]]:
+    """The Totals, by either ensemble, of each repeat that every attack has."""
+    repeats = sorted(set.intersection(*({r.draws for r in group} for group in attacks.values())))
+    if not repeats:
+        raise GradDivError(f"the attacks {', '.join(attacks)} have no repeat in common: there is no Total of them")
+    return [how([r for group in attacks.values() for r in group if r.draws == repeat]) for repeat in repeats]
+
+
+def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """One flat dict for each record, for CSV: its settings, and the means of what was found."""
+    rows = []
+    for record in records:
+        flat: dict[str, Any] = {"kind": record.kind}
+        for key, value in record.description.items():
+            if isinstance(value, dict):
+                flat |= {f"{key}.{k}": v for k, v in value.items()}
+            else:
+                flat[key] = value
+        if isinstance(record, AttackRecord):
+            found = accuracy([record])
+            flat |= {
+                "accuracy": found.mean,
+                "accuracy_std": found.std,
+                "accuracy_low": found.interval.low,
+                "accuracy_high": found.interval.high,
+                "accuracy_per_draw": record.accuracy_per_draw,
+            }
+        numbers = {name: each for name, each in record.arrays.items() if each.ndim == 1 and each.dtype.kind == "f"}
+        flat |= {f"mean_{name}": _mean(each) for name, each in numbers.items()}
+        flat |= {name: int(each.sum()) for name, each in record.arrays.items() if name.startswith("cost_")}
+        rows.append(flat)
+    return rows
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean without NaN: an example without gradients has no direction."""
+    there = values[~np.isnan(values)].astype(np.float64)
+    return float(there.mean()) if len(there) else float("nan")

@@ -1,151 +1,91 @@
-"""The page of an audit: the same page as a reproduction's, drawn from a card, its records and the images."""
+"""The page of an audit, drawn from its card and images, and the board of several cards; words are in the templates."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from graddiv import store
-from graddiv.records import AttackRecord
 from graddiv.report.closeups import png
-from graddiv.report.figures import audits
-from graddiv.report.output import Figure, Table, save
-from graddiv.report.page import colours, fill, shown_figure, shown_table
-from graddiv.report.style import BLACK
-from graddiv.report.texts import bound, percent
+from graddiv.report.output import Figure, Table, bound, drawing, percent, save
+from graddiv.report.page import fill, shown_figure, shown_table
+from graddiv.report.style import ACCURACY, BLACK, BLUE, DASHED, ONE_COLUMN, VERMILLION, Look, Sheet, percents, plot
 
-PICTURES = 12
-"""Images that are shown."""
-KNOWN_NORMS = {"Linf": "ℓ∞", "L2": "ℓ2"}
+PICTURES = 12  #: Images that are shown.
+ENSEMBLE, PER_DRAW, WORST = Look(BLACK, "o"), Look(BLUE, "s", DASHED), Look(VERMILLION, "D")
+INTERVAL = ("mean", "low", "high")
 
-
-@dataclass(frozen=True, eq=False)
-class AuditPage:
-    """What the page shows."""
-
-    card: Mapping[str, Any]
-    clean: AttackRecord
-    attacks: Sequence[AttackRecord]
-    radii: Sequence[AttackRecord]
-    x: np.ndarray
-    x_adv: np.ndarray
+Card = Mapping[str, Any]
 
 
-def write_page(shown: AuditPage, out: Path) -> Path:
+def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray, out: Path) -> Path:
     """Write report.html, and tables and figures beside it."""
-    tables, figures = [attack_table(shown.card), doubling_table(shown.card)], drawings(shown.card)
-    made: list[Table | Figure] = [*tables, *figures]
+    attacks, doubling, figures = attack_table(card), doubling_table(card), drawings(card)
+    made: list[Table | Figure] = [attacks, doubling, *figures]
     for what in made:
         save(what, out)
-    path = out / "report.html"
-    store.write(path, render(shown, tables, figures).encode())
-    return path
-
-
-def render(shown: AuditPage, tables: Sequence[Table], figures: Sequence[Figure]) -> str:
-    """The page as text."""
-    card = shown.card
-    attacks = {**shown_table(tables[0]), "marks": marks(card), "n": 0}
-    return fill(
+    shown = range(min(PICTURES, len(x))) if x.ndim == 4 and x.shape[1] in (1, 3) else ()
+    a_t = [card["clean"]["A_T"], *card["attack"]["attacks"], card["robust"]["A_T"]]
+    values = [[v["mean"], v["low"], v["high"]] if "mean" in v else [v["accuracy"], *v["interval"]] for v in a_t]
+    lead, *others = (shown_figure(figure) for figure in figures)
+    html = fill(
         "audit.html.jinja",
         card=card,
-        headline=headline(card),
-        sentences=sentences(card),
-        numbers=numbers(card),
-        lead=shown_figure(figures[0]),
-        figures=[shown_figure(figure) for figure in figures[1:]],
-        attacks=attacks,
-        doubling=shown_table(tables[1]),
-        pictures=pictures(shown),
-        facts=facts(card),
-        caveats=caveats(card),
-        norm=KNOWN_NORMS.get(card["norm"], card["norm"]),
-        radius=bound(card["epsilon"]),
-        titles=[card["name"]],
-        colours=[colours(BLACK)],
-        square=[False],
-        attacked=[0],
+        lead=lead,
+        figures=others,
+        attacks={**shown_table(attacks), "marks": marks(values)},
+        doubling=shown_table(doubling),
+        pictures=[{"clean": png(x[i]), "attacked": png(x_adv[i]), "label": int(labels[i]), "id": i} for i in shown],
+        **_one_row(card["name"]),
     )
+    store.write(out / "report.html", html.encode())
+    return out / "report.html"
 
 
-def drawings(card: Mapping[str, Any]) -> list[Figure]:
-    """Accuracy against epsilon first; the rest where the network is random."""
-    found = [audits.accuracy_epsilon(card)]
-    if card["randomness"]["random"]:
-        found += [audits.worst_of_k(card), audits.ladder(card)]
-    return found
+def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
+    """Write board.html, and the table beside it, into a directory."""
+    table = board_table(entries)
+    save(table, directory)
+    values = [[entry["robust"][name] for name in INTERVAL] for entry in entries]
+    shown = {**shown_table(table), "marks": marks(values)}
+    html = fill("board.html.jinja", entries=entries, shown=shown, **_one_row("accuracy under attack"))
+    store.write(directory / "board.html", html.encode())
+    return directory / "board.html"
 
 
-def headline(card: Mapping[str, Any]) -> str:
-    """What is left, and whether it can be relied on."""
-    left = percent(card["robust"]["A_T"]["mean"])
-    norm = KNOWN_NORMS.get(card["norm"], card["norm"])
-    said = f"{card['name']} answers {left} % of the attacked images rightly at ε = {bound(card['epsilon'])} ({norm})"
-    return said if card["complete"] else f"At most: {said}; the evidence is not sufficient to say how much less"
+def _one_row(title: str) -> dict[str, Any]:
+    """What the layout needs of a page with one method."""
+    return {"titles": [title], "colours": [BLACK], "square": [False], "attacked": [0]}
 
 
-def sentences(card: Mapping[str, Any]) -> list[str]:
-    """The same in other numbers, and why it may not be relied on."""
-    robust, T = card["robust"], card["inference"]["T"]
-    found = [
-        f"Every accuracy under attack is an upper bound, found by {len(card['attack']['attacks'])} attacks on "
-        f"{card['examples']} images; a doubled budget gains at most "
-        f"{100 * card['sweep']['upper_bound_gain']:.1f} points (95 % bound, tolerance "
-        f"{100 * card['sweep']['tolerance']:.3g})."
-    ]
-    if card["randomness"]["random"]:
-        oracle = robust["oracle"]
-        found.append(
-            f"An ensemble of {T} draws is right on {percent(robust['A_T']['mean'])} %, a single draw on "
-            f"{percent(robust['A1']['mean'])} %"
-            + (f"; an adversary who knows the draw leaves {percent(oracle)} %." if oracle is not None else ".")
-        )
-    return found
+def marks(values: Sequence[Sequence[float]]) -> dict[int, list[dict[str, Any]]]:
+    """The accuracies of a table as points with their intervals, by row."""
+    return {
+        row: [{"run": 0, **{name: 100 * value for name, value in zip(INTERVAL, found, strict=True)}}]
+        for row, found in enumerate(values)
+    }
 
 
-def numbers(card: Mapping[str, Any]) -> list[dict[str, str]]:
-    """The three numbers, each for clean and for attacked images; one where the network is deterministic."""
-    ways = [("A_T", f"The ensemble of {card['inference']['T']} draws answers")]
-    if card["randomness"]["random"]:
-        ways = [("A1", "One draw answers"), *ways, ("W_10", "Ten draws answer, and all must be right")]
-    else:
-        ways = [("A_T", "The network answers")]
-    found = []
-    for key, name in ways:
-        clean, robust = card["clean"][key], card["robust"][key]
-        if clean is None or robust is None:
-            continue
-        spread = f"; ± {100 * robust['spread']:.1f} over ensembles" if robust["spread"] else ""
-        exact = ", exact over the noise" if card["robust"]["exact"] and key != "A_T" else ""
-        found.append(
-            {
-                "name": name,
-                "before": f"{percent(clean['mean'])} %",
-                "after": f"{percent(robust['mean'])} %",
-                "sure": f"attacked: 95 % interval over images {percent(robust['low'])} to {percent(robust['high'])}"
-                f"{spread}{exact}",
-            }
-        )
-    return found
+# Tables
 
 
-def attack_table(card: Mapping[str, Any]) -> Table:
+def attack_table(card: Card) -> Table:
     """Every attack: what it left, and on how many images it was the worst."""
-    attacks = card["attack"]["attacks"]
-    rows = [
-        ("clean images", percent(card["clean"]["A_T"]["mean"]), percent(card["clean"]["A1"]["mean"]), "", "", "", "")
-    ]
+
+    def left(mean: float, low: float, high: float) -> str:
+        return f"{percent(mean)} ({100 * low:.0f}–{100 * high:.0f})"
+
+    attacks, clean, robust = card["attack"]["attacks"], card["clean"], card["robust"]
+    rows = [("clean images", percent(clean["A_T"]["mean"]), percent(clean["A1"]["mean"]), "", "", "", "")]
     for a in attacks:
         restarts = f" × {a['restarts']}" if a.get("restarts", 1) > 1 else ""
         steps = f"{a.get('m', a.get('samples', ''))}{restarts}"
-        left = f"{percent(a['accuracy'])} ({100 * a['interval'][0]:.0f}–{100 * a['interval'][1]:.0f})"
         n = str(a["n"]) if a["mode"] == "eot" else "–"
-        rows.append((a["label"], left, percent(a["per_draw"]), n, steps, str(a["worst_on"]), str(a["backwards"])))
-    robust = card["robust"]
-    total = f"{percent(robust['A_T']['mean'])} ({100 * robust['A_T']['low']:.0f}–{100 * robust['A_T']['high']:.0f})"
-    rows.append(("Total, scored on fresh draws", total, percent(robust["A1"]["mean"]), "", "", "", ""))
+        numbers = left(a["accuracy"], *a["interval"]), percent(a["per_draw"])
+        rows.append((a["label"], *numbers, n, steps, str(a["worst_on"]), str(a["backwards"])))
+    total = left(*(robust["A_T"][name] for name in INTERVAL)), percent(robust["A1"]["mean"])
+    rows.append(("Total, scored on fresh draws", *total, "", "", "", ""))
     least = min(range(len(attacks)), key=lambda i: attacks[i]["accuracy"]) + 1
     return Table(
         name="attacks",
@@ -161,30 +101,12 @@ def attack_table(card: Mapping[str, Any]) -> Table:
     )
 
 
-def marks(card: Mapping[str, Any]) -> dict[int, list[dict[str, Any]]]:
-    """The accuracies of the table as points with their intervals."""
-    robust, clean = card["robust"]["A_T"], card["clean"]["A_T"]
-    values = [
-        (clean["mean"], clean["low"], clean["high"]),
-        *((a["accuracy"], *a["interval"]) for a in card["attack"]["attacks"]),
-        (robust["mean"], robust["low"], robust["high"]),
-    ]
-    return {
-        row: [{"run": 0, **{name: 100 * value for name, value in zip(("mean", "low", "high"), found, strict=True)}}]
-        for row, found in enumerate(values)
-    }
-
-
-def doubling_table(card: Mapping[str, Any]) -> Table:
+def doubling_table(card: Card) -> Table:
     """What each doubling of the budget gained."""
-    rows = [
-        (
-            f"look {d['look']}: {d['setting']} from {d['before']} to {d['after']}",
-            percent(d["accuracy_before"]), percent(d["accuracy_after"]), f"{100 * d['gain']:.1f}",
-            f"{100 * d['bound']:.1f}",
-        )
-        for d in card["sweep"]["doublings"]
-    ]  # fmt: skip
+    rows = []
+    for d in card["sweep"]["doublings"]:
+        what = f"look {d['look']}: {d['setting']} from {d['before']} to {d['after']}"
+        rows.append((what, *(percent(d[key]) for key in ("accuracy_before", "accuracy_after", "gain", "bound"))))
     return Table(
         name="doubling",
         title="What a doubled budget gains",
@@ -197,53 +119,118 @@ def doubling_table(card: Mapping[str, Any]) -> Table:
     )
 
 
-def pictures(shown: AuditPage) -> list[dict[str, Any]]:
-    """The first images as they were and as the worst attack left them."""
-    if shown.x.ndim != 4 or shown.x.shape[1] not in (1, 3):
-        return []
-    return [
-        {"clean": png(shown.x[i]), "attacked": png(shown.x_adv[i]), "label": int(shown.clean.labels[i]), "id": i}
-        for i in range(min(PICTURES, len(shown.x)))
-    ]
-
-
-def facts(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What is needed to make the numbers again."""
-    attack, concentration = card["attack"], card["concentration"]
-    found = [
-        ("Budget", f"{attack['budget']}: n = {attack['n']}, m = {attack['m']}, suites {', '.join(attack['suites'])}"),
-        ("Passes", f"{attack['forwards']:,} forward, {attack['backwards']:,} backward, of a batch by one draw"),
-        ("Noise", f"{card['randomness']['law']}, {card['randomness']['granularity']}"),
-        ("Seed", str(card["seed"])),
-        ("Network, sha256", card["model_sha256"]),
-        ("Examples, sha256", card["data_sha256"]),
-        ("Adversarial examples, sha256", card["x_adv_sha256"]),
-        ("Made by", f"graddiv {card['graddiv']}"),
-    ]
-    if concentration["q"] is not None:
-        said = (
-            f"MRL {concentration['rho']:.2f} (the length of the mean of unit gradients, freed of the bias of few "
-            "draws); "
-            f"{attack['n']} draws then see the mean gradient with cosine {concentration['cos_n']:.2f}"
-        )
-        found.insert(3, ("Gradients of draws", said))
-    return found
-
-
-def caveats(card: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """What the page does not show."""
-    return [
-        (
-            "A finite set of attacks proves no robustness.",
-            "Every accuracy under attack is an upper bound: anyone may lower it with better adversarial examples.",
+def board_table(entries: Sequence[Mapping[str, Any]]) -> Table:
+    """Networks from the highest to the lowest lower bound."""
+    rows = []
+    for rank, entry in enumerate(entries, 1):
+        card, robust = entry["card"], entry["robust"]
+        state = "unaudited" if not entry["audited"] else "complete" if card["complete"] else "evidence insufficient"
+        if card["external"] and robust != card["robust"]["A_T"]:
+            least = min(card["external"], key=lambda found: found["A_T"]["low"])
+            state += f"; lowered by {least['who'] or least['attack'] or 'others'}"
+        accuracies = (robust["low"], robust["mean"], card["robust"]["A1"]["mean"], card["clean"]["A_T"]["mean"])
+        radius = f"{card['norm']} {bound(card['epsilon'])}"
+        sizes = str(card["inference"]["T"]), str(card["examples"])
+        rows.append((card["name"], str(rank), radius, *(percent(share) for share in accuracies), *sizes, state))
+    return Table(
+        name="board",
+        title="Networks by the lower bound of their accuracy under attack",
+        columns=(
+            *("network", "rank", "norm and ε", "lower bound %", "ensemble %", "per draw %", "clean %", "draws T"),
+            *("images", "state"),
         ),
-        (
-            "What is known to the adversary.",
-            "Attacks know the network and the law of its noise, not the draws that score them; the ladder shows what "
-            "is left when draws are known.",
+        rows=tuple(rows),
+        caption=(
+            "Ranked by the lower end of the 95 % interval of the ensemble's accuracy, so that few images rank low. "
+            "Compare rows of one norm, ε and data set only. Every accuracy is an upper bound on what a better attack "
+            "leaves: 'graddiv board CARD --rescore --model ... --images BETTER.npz' lowers an entry."
         ),
-        (
-            "One radius, one norm, these images.",
-            f"{card['examples']} images are a sample; intervals are over such samples, not over other data.",
-        ),
-    ]
+    )
+
+
+# Figures
+
+
+def drawings(card: Card) -> list[Figure]:
+    """Accuracy against epsilon first; the rest where the network is random."""
+    return [accuracy_epsilon(card), *([worst_of_k(card), ladder(card)] if card["randomness"]["random"] else [])]
+
+
+@drawing()
+def accuracy_epsilon(card: Card) -> Figure:
+    """Accuracy under EOT-PGD against epsilon, and what the worst of all attacks leaves at the radius of the audit."""
+    sheet = Sheet(1, 1, ONE_COLUMN * 1.35, 3.3)
+    [axes], random, at = sheet.axes, card["randomness"]["random"], card["epsilon"]
+    start = {"epsilon": 0.0, "accuracy": card["clean"]["A_T"]["mean"], "per_draw": card["clean"]["A1"]["mean"]}
+    points = [start, *sorted(card["radii"], key=lambda point: point["epsilon"])]
+    lines = [("accuracy", ENSEMBLE, f"ensemble of {card['inference']['T']}" if random else "accuracy under PGD")]
+    lines += [("per_draw", PER_DRAW, "one draw")] if random else []
+    for key, look, title in lines:
+        plot(axes, look, [point["epsilon"] for point in points], [100 * point[key] for point in points])
+        sheet.entry(look, title)
+        sheet.rows += [(title, point["epsilon"], 100 * point[key], "", "") for point in points]
+    mean, low, high = (100 * card["robust"]["A_T"][name] for name in INTERVAL)
+    axes.plot([at, at], [low, high], color=WORST.colour, linewidth=1)
+    axes.plot([at], [mean], color=WORST.colour, marker=WORST.marker)
+    sheet.entry(WORST, "worst of all attacks", linestyle="none")
+    sheet.rows.append(("worst of all attacks", at, mean, low, high))
+    norm = r"$\ell_\infty$" if card["norm"] == "Linf" else r"$\ell_2$"
+    percents(axes, f"perturbation bound ε ({norm}, pixel range [0, 1])", ACCURACY)
+    caption = (
+        f"Lines: under {'EOT-PGD' if random else 'PGD'} alone. The mark at ε = {bound(at)}: what is left when every "
+        f"image is attacked by the worst of {len(card['attack']['attacks'])} attacks, with its 95 % interval over "
+        "images."
+    )
+    columns = ("what", "epsilon", "accuracy", "low", "high")
+    return sheet.done(
+        caption, most=3, name="accuracy-epsilon", title="Accuracy against the perturbation bound", columns=columns
+    )
+
+
+@drawing()
+def worst_of_k(card: Card) -> Figure:
+    """The share of images on which k draws in a row are right."""
+    sheet = Sheet(1, 1, ONE_COLUMN * 1.2, 2.9)
+    [axes] = sheet.axes
+    for name, title, look in (("clean", "clean images", ENSEMBLE), ("robust", "attacked images", WORST)):
+        found = {int(k): [100 * value[end] for end in INTERVAL] for k, value in card[name]["W"].items()}
+        ks = sorted(found)
+        plot(axes, look, ks, *zip(*(found[k] for k in ks), strict=True))
+        sheet.entry(look, title)
+        sheet.rows += [(title, k, *found[k]) for k in ks]
+    axes.set_xscale("log")
+    axes.set_xticks(ks, [str(k) for k in ks])
+    axes.minorticks_off()
+    percents(axes, "times the attacker may try, k", "all k answers right (%)")
+    caption = (
+        "One wrong answer among k draws is enough for an attacker who may ask again. The curve of clean images shows "
+        "what is lost without any attack; the attack owns only what lies below it. Bands: 95 % intervals over images."
+    )
+    columns = ("what", "k", "accuracy", "low", "high")
+    return sheet.done(caption, most=2, name="worst-of-k", title="The attacker who tries again", columns=columns)
+
+
+@drawing()
+def ladder(card: Card) -> Figure:
+    """Accuracy by what the adversary knows of the noise: the most first, without noise last."""
+    rungs = [(r["known"], 100 * r["attacked"], *(100 * end for end in r["interval"])) for r in card["ladder"]]
+    known = [("the draw itself" if k == 1 else f"all {k} draws that answer", *values) for k, *values in rungs if k]
+    free = [("without noise", *values) for k, *values in rungs if not k]
+    answers = {"A1": "the law; one draw answers", "A_T": f"the law; {card['inference']['T']} draws answer"}
+    fresh = [(title, *(100 * card["robust"][key][end] for end in INTERVAL)) for key, title in answers.items()]
+    rows = [*known, *fresh, *free]
+    sheet = Sheet(1, 1, ONE_COLUMN * 1.35, 0.9 + 0.32 * len(rows))
+    [axes], sheet.rows = sheet.axes, [*rows]
+    for place, (_, mean, low, high) in enumerate(rows):
+        axes.plot([low, high], [place, place], color=BLACK, linewidth=1)
+        axes.plot([mean], [place], color=BLACK, marker="o")
+    axes.set_yticks(range(len(rows)), [title for title, *_ in rows])
+    axes.invert_yaxis()
+    axes.set(xlabel="accuracy under attack (%)", xlim=(-2, 102))
+    caption = (
+        "From an adversary who knows the very draw that answers to one who knows only the law of the noise: the gap "
+        "between the first rung and the last is what secrecy is worth. Known draws are attacked by APGD and by the "
+        "images that the worst of all attacks on fresh draws made. Lines: 95 % intervals over images."
+    )
+    columns = ("what the adversary knows", "accuracy", "low", "high")
+    return sheet.done(caption, most=2, name="ladder", title="What randomness buys", columns=columns)

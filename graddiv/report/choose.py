@@ -7,39 +7,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from graddiv import store
+import graddiv.report.page  # noqa: F401  registers what is drawn of each kind of measurement
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
-from graddiv.recipes import title
+from graddiv.recipes import title_of
 from graddiv.records import AttackRecord, MeasurementRecord, Record
-from graddiv.records.record import PILOTS
 from graddiv.report.comparison import ReportRun, is_eot
-from graddiv.report.plan import Plan, PlannedItem, PlannedRun
-from graddiv.report.renderers import ATTACK_TABLE
+from graddiv.report.output import DRAWN_OF
+from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun
 from graddiv.runs import CHECKLIST, Run
 
-FIGURES_OF = {
-    "concentration": ("kappa",),
-    "gradient-noise": ("rho-attacked",),
-    "nearby": ("rho-nearby",),
-    "gradients": ("scatter", "cosines", "sphere"),
-    "loss-increase": ("loss-increase",),
-    "rotation": ("rotation",),
-    "transfer": ("transfer",),
-    "boundary": ("boundary",),
-}
-"""Figures that are drawn of each kind of measurement."""
+WHOLE_BOX = 1.0  #: every image lies within it: the radius of the checklist's unbounded attack, no row of a table
 
-WHOLE_BOX = 1.0
-"""The radius within which every image lies: that of the checklist's unbounded attack, which is no row of a table."""
+TABLE = "attacks-eps{:.6g}"  #: the name of a table of attacks
+Attacks = Mapping[str, Mapping[str, AttackRecord]]  #: run -> file -> record
 
 
 @dataclass(frozen=True)
 class Choices:
     """Values of settings in which records of one attack may differ; None: not chosen."""
 
-    epsilon: float | None = None
-    """The radius of the table by which runs are compared."""
+    epsilon: float | None = None  #: the radius of the table by which runs are compared
     n: int | None = None
     m: int | None = None
     restarts: int | None = None
@@ -59,69 +47,46 @@ class Choices:
 
 def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     """A report on these runs, of all their records that the choices allow."""
-    runs = {_key(path): path for path in paths}
+    runs = {path.resolve().name: ReportRun(path, "") for path in paths}
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
-    found = {key: _read(path) for key, path in runs.items()}
-    titles = _titles({key: ReportRun(path, "").experiment for key, path in runs.items()})
+    found = {key: _read(run.path) for key, run in runs.items()}
+    titles = _titles({key: run.experiment for key, run in runs.items()})
     attacks = {key: _attacks(records, choices) for key, records in found.items()}
     radii = sorted({r.epsilon for of_run in attacks.values() for r in of_run.values() if not r.is_clean})
-    items = [_table(attacks, epsilon) for epsilon in radii]
-    items += _curve(runs, attacks, choices)
-    items += _measured(found, choices)
-    random = [key for key, path in runs.items() if ReportRun(path, "").random]
+    items = [_table(attacks, epsilon) for epsilon in radii] + _curve(runs, attacks, choices) + _measured(found, choices)
+    random = [key for key, run in runs.items() if run.random]
     if random:
         items.append(_item("training-concentration", dict.fromkeys(random, ())))
     if all(Run(path).checklist_file.exists() for path in paths):
         items.append(_item("checklist", dict.fromkeys(runs, (CHECKLIST,))))
     return Plan(
         title=", ".join(titles.values()),
-        scale=", ".join(dict.fromkeys(ReportRun(path, "").experiment.scale for path in paths)),
-        runs={key: PlannedRun(path=str(path), title=titles[key]) for key, path in runs.items()},
+        scale=", ".join(dict.fromkeys(run.experiment.scale for run in runs.values())),
+        runs={key: PlannedRun(path=str(run.path), title=titles[key]) for key, run in runs.items()},
         items=tuple(items),
-        headline=_headline(radii, choices, ReportRun(paths[0], "").epsilon),
+        headline=_headline(radii, choices, next(iter(runs.values())).epsilon),
     )
 
 
 def _titles(experiments: Mapping[str, Experiment]) -> dict[str, str]:
-    """Runs share a title only if they differ in nothing but the seed; else it says in what they differ."""
-    names = {key: title(e.method) for key, e in experiments.items()}
+    """Runs share a title only if they differ in nothing but the seed; else it says in what, or which run it is."""
+    names = {key: title_of(e) for key, e in experiments.items()}
     settings = {key: _settings(e) for key, e in experiments.items()}
-
-    def titled(key: str) -> str:
-        alike = [settings[other] for other, name in names.items() if name == names[key]]
-        changed = {place: mine for other in alike for place, mine, _ in store.differences(settings[key], other)}
-        if len(changed) > MANY:
-            return f"{names[key]}, {key}"
-        values = {place.rpartition(".")[2]: mine for place, mine in changed.items()}
-        shown = [
-            f"{place} = {mine:g}" if isinstance(mine, float) else f"{place} = {mine}" for place, mine in values.items()
-        ]
-        return ", ".join([names[key], *shown])
-
-    return {key: titled(key) for key in names}
-
-
-MANY = 2
-"""Settings, beyond which a run's own name tells more than a list of them."""
+    told = {key: all(settings[key] == settings[k] for k in names if names[k] == names[key]) for key in names}
+    return {key: name if told[key] else f"{name}, {key}" for key, name in names.items()}
 
 
 def _settings(experiment: Experiment) -> dict[str, object]:
     """What makes a method: all settings but the seed, and of the network it starts from whether there is one."""
     values = experiment.dump()
     values["network"]["from"] = values["network"]["from"] is not None
-    stages = {str(i): stage for i, stage in enumerate(values["stages"])}  # by number, so that they are compared
-    return {**values, "stages": stages, "seed": None}
-
-
-def _key(path: Path) -> str:
-    return path.resolve().name
+    return {**values, "seed": None}
 
 
 def _read(path: Path) -> dict[str, Record]:
     directory = Run(path).records
-    paths = [path.relative_to(directory) for path in sorted(directory.rglob("*.record"))]
-    found = {str(path): Record.load(directory / path) for path in paths if PILOTS not in path.parts}
+    found = {path.name: Record.load(path) for path in sorted(directory.glob("*.record"))}  # directories are apart
     if not found:
         raise GradDivError(f"there are no records of {path}: 'graddiv attack {path}' makes them")
     return found
@@ -150,21 +115,15 @@ def _attacks(records: Mapping[str, Record], choices: Choices) -> dict[str, Attac
     return chosen
 
 
-def _table(attacks: Mapping[str, Mapping[str, AttackRecord]], epsilon: float) -> PlannedItem:
+def _table(attacks: Attacks, epsilon: float) -> PlannedItem:
     records = {
         run: tuple(name for name, r in of_run.items() if r.is_clean or r.epsilon == epsilon)
         for run, of_run in attacks.items()
     }
-    return PlannedItem(name=_table_name(epsilon), renderer=ATTACK_TABLE, records=records)
+    return PlannedItem(name=TABLE.format(epsilon), renderer=ATTACK_TABLE, records=records)
 
 
-def _table_name(epsilon: float) -> str:
-    return f"attacks-eps{epsilon:.6g}"
-
-
-def _curve(
-    runs: Mapping[str, Path], attacks: Mapping[str, Mapping[str, AttackRecord]], choices: Choices
-) -> list[PlannedItem]:
+def _curve(runs: Mapping[str, ReportRun], attacks: Attacks, choices: Choices) -> list[PlannedItem]:
     """Accuracy against epsilon, if EOT-PGD was run at several.
 
     A curve is of one n: of EOT^1, which is EOT of one model, only where n = 1 is chosen or nothing else was run.
@@ -173,7 +132,7 @@ def _curve(
     mode = "eot1" if choices.n == 1 or "EOT-PGD" not in labels else "eot"
     records, radii = {}, set()
     for key, of_run in attacks.items():
-        run = ReportRun(runs[key], "")
+        run = runs[key]
         swept = {name: r for name, r in of_run.items() if is_eot(run, r, "PGD") and (r.mode == mode or not run.random)}
         radii |= {r.epsilon for r in swept.values()}
         records[key] = tuple(name for name, r in of_run.items() if r.is_clean or name in swept)
@@ -183,7 +142,7 @@ def _curve(
 def _measured(found: Mapping[str, Mapping[str, Record]], choices: Choices) -> list[PlannedItem]:
     """Figures of measurements; of those at several radii the chosen one."""
     items = []
-    for kind, renderers in FIGURES_OF.items():
+    for kind, renderers in {**DRAWN_OF, "rotation": ["rotation"]}.items():
         of_runs = {run: _of_kind(records, kind, choices) for run, records in found.items()}
         of_runs = {run: names for run, names in of_runs.items() if names}
         items += [_item(renderer, of_runs) for renderer in renderers if of_runs]
@@ -215,8 +174,8 @@ def _headline(radii: Sequence[float], choices: Choices, trained_at: float | None
     if not radii:
         return None
     if wanted in radii:
-        return _table_name(float(wanted or 0.0))
+        return TABLE.format(wanted)
     if choices.epsilon is None and len(radii) == 1:
-        return _table_name(radii[0])
+        return TABLE.format(radii[0])
     listed = ", ".join(f"{radius:.4g}" for radius in radii)
     raise GradDivError(f"the runs were attacked at epsilon {listed}: choose one to compare them at, with --epsilon")

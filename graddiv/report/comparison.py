@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import Any, NamedTuple, TypeVar
 
 from graddiv import store
-from graddiv.data.registry import SOURCES
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
@@ -21,25 +21,16 @@ class ReportRun:
     """A trained run as a report sees it: its experiment, the log of its training, and records of it."""
 
     path: Path
-    title: str
-    """The method's name in tables."""
-    attacks: tuple[AttackRecord, ...] = ()
-    """Records of attacks, and of clean images."""
+    title: str  #: the method's name in tables
+    attacks: tuple[AttackRecord, ...] = ()  #: records of attacks, and of clean images
     measurements: tuple[MeasurementRecord, ...] = ()
-    checklist: tuple[dict[str, Any], ...] = ()
-    """The items of the checklist, if the plan names it."""
-    checklist_epsilon: float = 0.0
-    """The radius that its items are of."""
+    checklist: tuple[dict[str, Any], ...] = ()  #: the items of the checklist, if the plan names it
+    checklist_epsilon: float = 0.0  #: the radius that its items are of
 
     @cached_property
-    def run(self) -> Run:
-        """Its directory."""
-        return Run(self.path)
-
-    @property
     def experiment(self) -> Experiment:
         """The settings it was trained with."""
-        return self.run.experiment
+        return Run(self.path).experiment
 
     @property
     def method(self) -> str:
@@ -69,7 +60,7 @@ class ReportRun:
     @cached_property
     def log(self) -> list[dict[str, Any]]:
         """The lines of the training log."""
-        return self.run.log
+        return Run(self.path).log
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -106,64 +97,44 @@ def titles(runs: Sequence[ReportRun]) -> list[str]:
     return names
 
 
-@runtime_checkable
-class PublishedValue(Protocol):
-    """An accuracy of the paper's, in percent, and as it prints it."""
+class PublishedValue(NamedTuple):
+    """A published accuracy, in percent."""
 
-    @property
-    def mean(self) -> float: ...
-    @property
-    def std(self) -> float | None: ...
+    mean: float
+    std: float | None = None  #: over its runs; where none is given, None
 
-
-@runtime_checkable
-class PublishedValues(Protocol):
-    """Values of a publication that stand beside ours, at radii that correspond to ours."""
-
-    def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
-        """What it gives for an attack (or "clean") on a method."""
-
-    def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
-        """(epsilon, accuracy) from the clean accuracy on; empty if there is no such row."""
-
-    def epsilons(self) -> list[float]:
-        """The perturbation bounds of its table of the data set."""
-
-    def said(self, figure: str, epsilon: float) -> str:
-        """A sentence with the numbers that its text gives for a figure, of an attack of this radius; "" if none."""
-
-    def origin(self) -> str:
-        """Whose data and which radius its values are of, where they are not ours; else empty."""
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
 
 
 class NothingPublished:
-    """For reports on what no publication has values of."""
+    """Values of a publication that stand beside ours, at radii that correspond to ours: here none."""
 
     def __init__(self, data: str, training_epsilon: float) -> None:
-        """Whatever the data and the radius."""
+        """`training_epsilon` is the radius of our adversarial training; 0 where there was none."""
 
     def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
-        """Nothing."""
+        """What it gives for an attack (or "clean") on a method."""
         return None
 
     def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
-        """No points."""
+        """(epsilon, accuracy) from the clean accuracy on; empty if there is no such row."""
         return []
 
     def epsilons(self) -> list[float]:
-        """No bounds."""
+        """The perturbation bounds of its table of the data set."""
         return []
 
     def said(self, figure: str, epsilon: float) -> str:
-        """Nothing."""
+        """A sentence with the numbers that its text gives for a figure, of an attack of this radius; "" if none."""
         return ""
 
     def origin(self) -> str:
-        """Nothing to say."""
+        """Whose data and which radius its values are of, where they are not ours; else empty."""
         return ""
 
 
-Published = Callable[[str, float], PublishedValues]
+Published = Callable[[str, float], NothingPublished]
 """(data set, radius of our adversarial training) -> the values that stand beside ours."""
 
 
@@ -172,11 +143,10 @@ class Comparison:
     """The runs that one table, figure or page compares, in its order of methods."""
 
     runs: tuple[ReportRun, ...]
-    scale: str
-    """At which scale ours were obtained: stands beside every number of ours."""
+    scale: str  #: at which ours were obtained: stands beside every number of ours
     publication: Published = NothingPublished
 
-    def published(self, run: ReportRun) -> PublishedValues:
+    def published(self, run: ReportRun) -> NothingPublished:
         """Values of the publication at the radii that correspond to those of a run."""
         return self.publication(run.data, run.epsilon or 0.0)
 
@@ -215,7 +185,7 @@ class Comparison:
         return sorted({run.epsilon for run in self.runs if run.epsilon})
 
     def of(self, runs: Sequence[ReportRun]) -> "Comparison":
-        """The same of these runs alone."""
+        """The same comparison of these runs alone."""
         return replace(self, runs=tuple(runs))
 
     @property
@@ -232,7 +202,7 @@ class Comparison:
         return over_trainings(found) if found else None
 
     def only(self, wanted: Callable[[ReportRun, AttackRecord], bool]) -> "Comparison":
-        """The same with these records of attacks alone, clean images included."""
+        """The same comparison with these records of attacks alone, clean images included."""
         kept = [(run, [r for r in run.attacks if r.is_clean or wanted(run, r)]) for run in self.runs]
         return self.of([replace(run, attacks=tuple(records)) for run, records in kept])
 
@@ -245,14 +215,12 @@ class Comparison:
 class Curves(NamedTuple):
     """Accuracy against one setting of an attack, all its other settings being the same for all runs."""
 
-    fixed: dict[str, Any]
-    """The other settings."""
+    fixed: dict[str, Any]  #: the other settings
     of_runs: tuple[tuple[ReportRun, list[tuple[Any, Summary]]], ...]
-    """For each method, in the person of its first run: (value, accuracy), the mean over its trainings."""
+    """The first run of each method with its points (value, accuracy), means over its trainings."""
 
 
-FIXED = ("epsilon", "n", "m", "restarts", "examples")
-"""Settings of an attack that may be swept over, or else must be the same for all points."""
+FIXED = ("epsilon", "n", "m", "restarts", "examples")  #: an attack's settings: one is swept over, the others are fixed
 
 
 def curves(comparison: Comparison, vary: str, attack: str = "PGD") -> Curves | None:
@@ -291,9 +259,9 @@ def is_eot(run: ReportRun, record: AttackRecord, attack: str) -> bool:
 
 def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path], Record] = Record.load) -> ReportRun:
     """A run with these files below its records: records, and the checklist if it is among them."""
-    run = Run(path)
-    found = [read(run.records / name) for name in files if name != CHECKLIST]
-    epsilon, items = _checklist(run.checklist_file) if CHECKLIST in files else (0.0, [])
+    paths = [Run(path).records / name for name in files]
+    found = [read(each) for each in paths if each.name != CHECKLIST]
+    epsilon, items = next((_checklist(each) for each in paths if each.name == CHECKLIST), (0.0, []))
     return ReportRun(
         path,
         title,
@@ -308,11 +276,11 @@ def _checklist(path: Path) -> tuple[float, list[dict[str, Any]]]:
     """The radius of a checklist, and its items."""
     content = store.read_json(path)
     epsilon, items = content.get("epsilon"), content.get("items")
-    texts = ("name", "verdict", "sentence")
+    texts, again = ("name", "verdict", "sentence"), "'graddiv measure RUN --what checklist' makes it"
     if not isinstance(items, list) or not all(
         isinstance(item, dict) and all(isinstance(item.get(key), str) for key in texts) for item in items
     ):
-        raise GradDivError(f"{path} holds no list of items with {', '.join(texts)}: 'graddiv checklist RUN' makes it")
+        raise GradDivError(f"{path} holds no list of items with {', '.join(texts)}: {again}")
     if not isinstance(epsilon, int | float):
-        raise GradDivError(f"{path} has epsilon {epsilon!r}, expected a number: 'graddiv checklist RUN' makes it")
+        raise GradDivError(f"{path} has epsilon {epsilon!r}, expected a number: {again}")
     return float(epsilon), items

@@ -1,41 +1,45 @@
-"""Tables and figures as values, and the files they become: equal values give equal bytes."""
+"""Tables and figures as values, what draws them, and the files and texts they become; equal values give equal bytes."""
 
+import base64
 import csv
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
 
 from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.records import MeasurementRecord
+from graddiv.registries import Registry
+from graddiv.report.comparison import Comparison, Measurement, ReportRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
 
 NOT_RUN = "not run"
-NOT_APPLICABLE = "–"
-"""In cells of modes that a deterministic network does not have."""
+NOT_APPLICABLE = "–"  #: in cells of modes that a deterministic network does not have
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Table:
     """A table of texts; `published` cells are the paper's, and every writer marks them."""
 
-    name: str
-    title: str
-    columns: tuple[str, ...]
+    name: str = ""
+    title: str = ""
+    columns: tuple[str, ...] = ()
     rows: tuple[tuple[str, ...], ...]
     caption: str
-    published: frozenset[int] = frozenset()
-    """Columns that hold the paper's values."""
-    highlighted: frozenset[tuple[int, int]] = frozenset()
-    """Cells (row, column) to stand out, such as the attack that decides the Total."""
-    published_rows: frozenset[int] = frozenset()
-    """Rows that hold the paper's values."""
+    published: frozenset[int] = frozenset()  #: columns that hold the paper's values
+    published_rows: frozenset[int] = frozenset()  #: rows that do
+    highlighted: frozenset[tuple[int, int]] = frozenset()  #: cells (row, column) to stand out
     number_columns: tuple[str, ...] = ()
-    numbers: tuple[tuple[object, ...], ...] = ()
-    """The numbers behind the texts, unrounded, one cell of the table in each row: for a second CSV."""
+    numbers: tuple[tuple[object, ...], ...] = ()  #: the numbers behind the cells, unrounded, for a second CSV
 
     def is_published(self, row: int, column: int) -> bool:
         """Whether a cell, or with row -1 the name of a column, is of the paper's."""
@@ -43,155 +47,259 @@ class Table:
         return marked and (row < 0 or self.rows[row][column] != NOT_APPLICABLE)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Figure:
     """A figure and the numbers it shows."""
 
-    name: str
-    title: str
+    name: str = ""
+    title: str = ""
     figure: "Canvas"
-    columns: tuple[str, ...]
-    rows: tuple[tuple[object, ...], ...]
-    """The data of the figure, for its CSV."""
-    caption: str
-    """What to see."""
+    columns: tuple[str, ...] = ()
+    rows: tuple[tuple[object, ...], ...]  #: the data of the figure, for its CSV
+    caption: str  #: what to see
 
 
-def save(what: Table | Figure, directory: Path) -> list[Path]:
+RC: dict[str, Any] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same
+    **dict.fromkeys(("font.size", "axes.labelsize"), 7.5),
+    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
+    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
+    **dict.fromkeys(("axes.grid", "axes.axisbelow", "figure.constrained_layout.use"), True),
+    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
+    **{"axes.titlesize": 8, "grid.color": "#dddddd", "grid.linewidth": 0.5},
+    **{"lines.linewidth": 1.3, "lines.markersize": 4},
+    "svg.hashsalt": "graddiv",  # else the ids in an SVG are random
+    "svg.fonttype": "path",
+    "pdf.fonttype": 42,  # whole fonts, which journals ask for
+}
+
+
+@contextmanager
+def drawing() -> Iterator[None]:
+    """Draw and save under our settings, and leave the caller's as they were; also a decorator."""
+    import matplotlib
+
+    with matplotlib.rc_context(RC):  # type: ignore[arg-type]
+        yield
+
+
+D = TypeVar("D", Table, Figure)
+Drawn = Table | Figure
+Found = list[tuple[ReportRun, Measurement]]
+RENDERERS: Registry[Callable[[Comparison], Any]] = Registry("renderer")  #: makes the table or figure that a plan names
+DRAWN_OF: dict[str, list[str]] = {}  #: what is drawn of each kind of measurement
+
+
+def draws(
+    name: str, title: str = "", columns: str = "", of: type[MeasurementRecord] | None = None, *, by: str = ""
+) -> Callable[[Callable[..., D | None]], Callable[[Comparison], D]]:
+    """Register what makes the table or figure that plans call `name`, of exactly the records of a comparison.
+
+    title: may hold {data}, the title of the data set.
+    columns: names with commas between them.
+    of: the measurements it is made of, [(run, record)], which the function is given, too.
+    by: the command that makes its records, where the function returns None for want of them.
+    """
+    command = by or f"measure RUN --what {of.kind.removeprefix('loss-') if of else name}"
+
+    def register(draw: Callable[..., D | None]) -> Callable[[Comparison], D]:
+        @wraps(draw)
+        def drawn(comparison: Comparison) -> D:
+            found = [comparison.with_measurement(of)] if of else []
+            with drawing():
+                made: D | None = draw(comparison, *found) if all(found) else None
+            if made is None:
+                raise GradDivError(f"no run has the records that {name} is made of: 'graddiv {command}' makes them")
+            shown = made.title or title.format(data=comparison.data_title)
+            return replace(
+                made, name=made.name or name, title=shown, columns=made.columns or tuple(columns.split(", "))
+            )
+
+        RENDERERS[name] = drawn
+        if of is not None:
+            DRAWN_OF.setdefault(of.kind, []).append(name)
+        return drawn
+
+    return register
+
+
+# Files
+
+
+def save(what: Drawn, directory: Path) -> list[Path]:
     """Write all forms of a table (md, tex, csv) or of a figure (svg, pdf, png, csv)."""
     store.make_directory(directory)
-    files = table_files(what) if isinstance(what, Table) else drawing_files(what)
-    paths = []
+    files = drawn_files(what)
     for name, content in files.items():
         store.write(directory / name, content)
-        paths.append(directory / name)
-    return paths
+    return [directory / name for name in files]
 
 
-def table_files(table: Table) -> dict[str, bytes]:
-    """The files of a table by name."""
-    files = {
-        f"{table.name}.md": markdown(table).encode(),
-        f"{table.name}.tex": latex(table).encode(),
-        f"{table.name}.csv": csv_text(table.columns, table.rows).encode(),
-    }
-    if table.numbers:
-        files[f"{table.name}-numbers.csv"] = csv_text(table.number_columns, table.numbers).encode()
-    return files
-
-
-def drawing_files(drawing: Figure) -> dict[str, bytes]:
-    """The files of a figure by name."""
-    images = {f"{drawing.name}.{form}": image(drawing, form) for form in ("svg", "pdf", "png")}
-    return images | {f"{drawing.name}.csv": csv_text(drawing.columns, drawing.rows).encode()}
+def drawn_files(what: Drawn) -> dict[str, bytes]:
+    """The files of a table or figure by name."""
+    if isinstance(what, Table):
+        files = {".md": markdown(what).encode(), ".tex": latex(what).encode()}
+    else:
+        files = {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
+    files[".csv"] = csv_text(what.columns, what.rows).encode()
+    if isinstance(what, Table) and what.numbers:
+        files["-numbers.csv"] = csv_text(what.number_columns, what.numbers).encode()
+    return {f"{what.name}{end}": content for end, content in files.items()}
 
 
 def image(drawing: Figure, form: str) -> bytes:
     """The figure as svg, pdf or png, without the date that would make equal figures differ."""
-    return _drawn(drawing.figure, drawing.title, drawing.caption, form)
+    return _image(drawing.figure, drawing.title, drawing.caption, form)
 
 
 @lru_cache(maxsize=128)  # a figure is wanted twice, for its file and for the page
-def _drawn(figure: "Canvas", title: str, caption: str, form: str) -> bytes:
-    from graddiv.report.style import style
-
-    about: dict[str, dict[str, Any]] = {
-        "svg": {"Date": None, "Title": title, "Description": caption},
-        "pdf": {"CreationDate": None, "Title": title, "Subject": caption},
-        "png": {"Title": title, "Description": caption},
-    }
+def _image(figure: "Canvas", title: str, caption: str, form: str) -> bytes:
+    dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    metadata = {**dates[form], "Title": title, "Subject" if form == "pdf" else "Description": caption}
     buffer = io.BytesIO()
-    with style():
-        figure.savefig(buffer, format=form, metadata=about[form])
+    with drawing():
+        figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Comma-separated values under a line of names."""
     buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    csv.writer(buffer, lineterminator="\n").writerows([columns, *rows])
     return buffer.getvalue()
 
 
-def markdown(table: Table) -> str:
-    """The table in Markdown: the paper's values in italics, highlighted cells in bold."""
+def _cells(table: Table, escape: Callable[[str], str], bold: str, italic: str) -> list[list[str]]:
+    """The names of the columns and all rows: highlighted cells in bold, the paper's values in italics."""
 
     def cell(row: int, column: int, text: str) -> str:
-        text = text.replace("|", "\\|")
-        if (row, column) in table.highlighted:
-            return f"**{text}**"
-        return f"*{text}*" if table.is_published(row, column) else text
+        marked = bold if (row, column) in table.highlighted else italic if table.is_published(row, column) else "{}"
+        return marked.replace("{}", escape(text))
 
-    def line(cells: Iterable[str]) -> str:
-        return f"| {' | '.join(cells)} |"
+    return [[cell(i, j, text) for j, text in enumerate(row)] for i, row in enumerate([table.columns, *table.rows], -1)]
 
-    body = [line(cell(i, j, text) for j, text in enumerate(row)) for i, row in enumerate(table.rows)]
-    head = [line(cell(-1, j, name) for j, name in enumerate(table.columns)), line(["---"] * len(table.columns))]
-    return "\n".join([f"**{table.title}**", "", *head, *body, "", table.caption, ""])
+
+def markdown(table: Table) -> str:
+    """The table in Markdown."""
+    rows = _cells(table, lambda text: text.replace("|", "\\|"), "**{}**", "*{}*")
+    head, *body = (f"| {' | '.join(row)} |" for row in rows)
+    ruled = f"| {' | '.join(['---'] * len(table.columns))} |"
+    return "\n".join([f"**{table.title}**", "", head, ruled, *body, "", table.caption, ""])
 
 
 def latex(table: Table) -> str:
-    """The table in LaTeX (booktabs): the paper's values in italics, highlighted cells in bold."""
-
-    def cell(row: int, column: int, text: str) -> str:
-        text = latex_text(text)
-        if (row, column) in table.highlighted:
-            return rf"\textbf{{{text}}}"
-        return rf"\textit{{{text}}}" if table.is_published(row, column) else text
-
-    def line(row: int, texts: Sequence[str]) -> str:
-        return "  " + " & ".join(cell(row, j, text) for j, text in enumerate(texts)) + r" \\"
-
+    """The table in LaTeX (booktabs)."""
+    head, *body = (f"  {' & '.join(row)} \\\\" for row in _cells(table, latex_text, r"\textbf{{}}", r"\textit{{}}"))
     return "\n".join(
         [
-            r"\begin{table}",
-            r"\centering",
+            "\\begin{table}\n\\centering",
             rf"\caption{{\textbf{{{latex_text(table.title)}.}} {latex_text(table.caption)}}}",
             rf"\label{{tab:{table.name}}}",
             rf"\begin{{tabular}}{{l{'r' * (len(table.columns) - 1)}}}",
-            r"  \toprule",
-            line(-1, table.columns),
-            r"  \midrule",
-            *(line(i, row) for i, row in enumerate(table.rows)),
-            r"  \bottomrule",
-            r"\end{tabular}",
-            r"\end{table}",
-            "",
+            f"  \\toprule\n{head}\n  \\midrule",
+            *body,
+            "  \\bottomrule\n\\end{tabular}\n\\end{table}\n",
         ]
     )
 
 
 LATEX = {
-    "\\": r"\textbackslash{}",
-    "κ̂": r"$\hat\kappa$",
-    "ρ̂": r"$\hat\rho$",
-    "EOT^1": "EOT$^1$",
-    **{c: rf"\{c}" for c in "&%_#${}"},
-    "^": r"\textasciicircum{}",
-    "~": r"\textasciitilde{}",
-    "±": r"$\pm$",
-    "×": r"$\times$",
-    "≤": r"$\le$",
-    "–": "--",
-    "−": "$-$",
-    "°": r"$^\circ$",
-    "ε": r"$\epsilon$",
-    "κ": r"$\kappa$",
-    "λ": r"$\lambda$",
-    "ρ": r"$\rho$",
-    "θ": r"$\theta$",
-    "ℓ": r"$\ell$",
-    "∞": r"$_\infty$",
-}
+    "\\": r"\textbackslash{}", "κ̂": r"$\hat\kappa$", "ρ̂": r"$\hat\rho$", "EOT^1": "EOT$^1$",
+    **{c: rf"\{c}" for c in "&%_#${}"}, "^": r"\textasciicircum{}", "~": r"\textasciitilde{}", "±": r"$\pm$",
+    "×": r"$\times$", "≤": r"$\le$", "–": "--", "−": "$-$", "°": r"$^\circ$", "ε": r"$\epsilon$", "κ": r"$\kappa$",
+    "λ": r"$\lambda$", "ρ": r"$\rho$", "θ": r"$\theta$", "ℓ": r"$\ell$", "∞": r"$_\infty$",
+}  # fmt: skip
+_LATEX = re.compile("|".join(map(re.escape, LATEX)))  # longer keys come first where one begins another
 
 
 def latex_text(text: str) -> str:
-    """Text as LaTeX wants it written; longer keys come first where one begins another."""
-    done, i = [], 0
-    while i < len(text):
-        key = next((k for k in LATEX if text.startswith(k, i)), text[i])
-        done.append(LATEX.get(key, key))
-        i += len(key)
-    return "".join(done)
+    """Text as LaTeX wants it written."""
+    return _LATEX.sub(lambda found: LATEX[found[0]], text)
+
+
+# Numbers and sentences as the page writes them
+
+
+def data_uri(kind: str, content: bytes) -> str:
+    """A file inside the page."""
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
+
+
+def percent(share: float) -> str:
+    """A share in percent, without the sign %."""
+    return f"{100 * share:.1f}"
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """A number with + or a true minus."""
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def p_value(p: float) -> str:
+    """A p-value as papers write it."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
+
+
+def bound(value: float) -> str:
+    """8/255 for color images, as papers write it; 0.3 as it is."""
+    whole = round(255 * value)
+    return f"{whole}/255" if value < 0.1 and whole and abs(255 * value - whole) < 1e-3 else f"{value:.4g}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """A, B and C."""
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+def legible(value: object) -> str:
+    """A number with four digits, whatever holds it; other values as JSON has them."""
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: NOT_APPLICABLE}[value]
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} {legible(part)}" for key, part in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(legible(part) for part in value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def count(value: int | np.integer) -> str:
+    """A whole number with narrow spaces between thousands."""
+    return f"{value:,}".replace(",", "\u202f")
+
+
+def duration(seconds: float) -> str:
+    """A time in seconds, minutes or hours."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def sentence(text: str) -> str:
+    """Text with a capital and a full stop."""
+    return prose(text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else "."))
+
+
+def prose(text: str) -> str:
+    """Text with EOT¹ as it is spoken of, and no line break between a number and what belongs to it."""
+    for breakable in (" %", " = ", " < ", " ± "):
+        text = text.replace(breakable, breakable.replace(" ", "\u00a0"))
+    return text.replace("EOT^1", "EOT¹")
+
+
+GLOSSARY = {
+    "MRL": "mean resultant length, the length of the mean of unit gradients: 1 where all draws push the same way, near "
+    "0 where they cancel.",
+    "κ": "kappa, the concentration of the von Mises-Fisher law fitted to gradient directions: large where they agree.",
+    "deciding": "comparisons by which the item fails.",
+    "telling": "comparisons that say something, but only warn.",
+}
+
+
+def terms(text: str) -> list[tuple[str, str]]:
+    """The words of the glossary that occur in a text, with what they mean."""
+    return [(word, meaning) for word, meaning in GLOSSARY.items() if re.search(rf"(?<!\w){word}", text)]
+
+
+_FILTERS = (prose, sentence, legible, count, duration, terms, percent, bound, signed, p_value)
+FILTERS = {f.__name__: f for f in _FILTERS}  #: of templates

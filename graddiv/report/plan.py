@@ -1,23 +1,34 @@
 """A plan is data: which records every table and figure of a report is made of.
 
 It is made before anything is drawn, stored as plan.json beside the report, and a report is drawn from exactly the
-records it names: other files in the same directories change nothing.
+records it names: other files in the same directories change nothing.  An archive is a plan with its runs in one file,
+small enough to be kept in a repository: without images and optimizers, in half precision.
 """
 
+import hashlib
+import io
 import os
+import zipfile
+import zlib
+from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import Record
 from graddiv.report.comparison import Comparison, NothingPublished, Published, load_run
+from graddiv.runs import CHECKLIST, Run
 
 PLAN = "plan.json"
 FORMAT = 1
+ATTACK_TABLE = "attack-table"  #: what draws the tables by which a page compares runs
+RUNS, PACKED = "runs", "runs.zip"
+UNPACKED = ".unpacked"  #: in a directory of unpacked runs: the sha256 of the archive that they come from
+NO_DATE = (1980, 1, 1, 0, 0, 0)  #: equal runs give equal bytes
 
 
 class _Part(BaseModel):
@@ -27,23 +38,17 @@ class _Part(BaseModel):
 class PlannedRun(_Part):
     """A run of the report."""
 
-    path: str
-    """Its directory, as seen from that of the plan."""
-    title: str
-    """Its name in tables and legends."""
+    path: str  #: its directory, as seen from that of the plan
+    title: str  #: its name in tables and legends
 
 
 class PlannedItem(_Part):
     """One table or figure."""
 
-    name: str
-    """Of its files."""
-    renderer: str
-    """What draws it: a name in `graddiv.report.renderers`."""
-    records: dict[str, tuple[str, ...]]
-    """Run -> the files below its records that it is made of; none where the training log is all it needs."""
-    about: str = ""
-    """What it looks into, where a report has several of its kind; stands before its title."""
+    name: str  #: of its files
+    renderer: str  #: what draws it: a name in RENDERERS
+    records: dict[str, tuple[str, ...]]  #: run -> the files below its records; none where the training log is enough
+    about: str = ""  #: what it looks into, where a report has several of its kind; stands before its title
 
 
 class Plan(_Part):
@@ -51,37 +56,35 @@ class Plan(_Part):
 
     format: int = FORMAT
     title: str
-    scale: str
-    """At which scale its runs were trained and measured."""
+    scale: str  #: at which its runs were trained and measured
     runs: dict[str, PlannedRun]
     items: tuple[PlannedItem, ...]
-    headline: str | None = None
-    """The item, a table of attacks, by which the runs are compared in words at the top of the page."""
+    headline: str | None = None  #: the item, a table of attacks, by which the page compares the runs in words
 
     def save(self, directory: Path) -> None:
         """Write it beside the report, with the paths of its runs as seen from there."""
         base = directory.resolve()
-        runs = {
-            name: run.model_copy(update={"path": os.path.relpath(Path(run.path).resolve(), base)})
-            for name, run in self.runs.items()
-        }
-        store.write_json(directory / PLAN, self.model_copy(update={"runs": runs}).model_dump(mode="json"))
+        plan = self._with_paths(lambda run: os.path.relpath(Path(run.path).resolve(), base))
+        store.write_json(directory / PLAN, plan.model_dump(mode="json"))
 
     @classmethod
     def load(cls, directory: Path) -> "Plan":
-        """Read the plan of a report; paths of runs are then as seen from here."""
+        """Read the plan of a report, and unpack its runs; their paths are then as seen from here."""
         path = directory / PLAN
-        values: Any = store.read_json(path)
-        found = values.get("format") if isinstance(values, dict) else None
-        if found != FORMAT:
-            raise GradDivError(f"{path} has format {found!r}, expected {FORMAT}")
+        values = store.read_json(path)
+        if values.get("format") != FORMAT:
+            raise GradDivError(f"{path} has format {values.get('format')!r}, expected {FORMAT}")
         try:
             plan = cls.model_validate(values)
         except ValidationError as error:
             first = error.errors()[0]
             raise GradDivError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
-        runs = {name: run.model_copy(update={"path": str(directory / run.path)}) for name, run in plan.runs.items()}
-        return plan.model_copy(update={"runs": runs})
+        _unpack(directory)
+        return plan._with_paths(lambda run: str(directory / run.path))
+
+    def _with_paths(self, path: Callable[[PlannedRun], str]) -> "Plan":
+        runs = {name: run.model_copy(update={"path": path(run)}) for name, run in self.runs.items()}
+        return self.model_copy(update={"runs": runs})
 
 
 class PlanReader:
@@ -112,3 +115,99 @@ class PlanReader:
             for name, files in records.items()
         ]
         return Comparison(tuple(runs), self.plan.scale, self.published)
+
+
+def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = True) -> Plan:
+    """Copy the runs of a plan below a directory, and pack them: logs, the records it names, the trained networks.
+
+    networks: False leaves them out, where many of them would be too much for a repository; or the runs whose are kept.
+
+    Adversarial images are left out of records, and parameters are kept in half precision: both can be made again from
+    the recipe, and no table or figure but the close-ups needs them.  Returns the plan of the copies.
+    """
+    written = list[Path]()
+    for key, run in plan.runs.items():
+        names = {name for item in plan.items for name in item.records.get(key, ())}
+        network = networks if isinstance(networks, bool) else key in networks
+        written += copy_run(Run(Path(run.path)), Run(directory / RUNS / key), sorted(names), network=network)
+    _pack(directory, written)
+    runs = {key: run.model_copy(update={"path": str(directory / RUNS / key)}) for key, run in plan.runs.items()}
+    return plan.model_copy(update={"runs": runs})
+
+
+def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> list[Path]:
+    """Copy a finished run without its optimizer, in half precision, with these of its records and without images.
+
+    Returns the files that were written.
+    """
+    written = [_copy_record(source.records / name, target.records / name) for name in records]
+    if network and source.last_checkpoint.exists():
+        written += _copy_network(source, target)
+    # last of all, the log at the end: it says that the run is finished, so a copy that was killed must not have it
+    store.make_directory(target.path)
+    for path in (p for p in source.description_files if p.exists()):
+        store.write(target.path / path.name, store.read(path))
+        written.append(target.path / path.name)
+    return written
+
+
+def _copy_record(source: Path, target: Path) -> Path:
+    store.make_directory(target.parent)
+    if source.name == CHECKLIST:
+        store.write(target, store.read(source))
+        return target
+    arrays, description = store.read_arrays(source)
+    if description.get("kind", "attack") == "attack" and "images" in arrays:
+        arrays = {**arrays, "images": arrays["images"][:0]}
+    store.write_arrays(target, arrays, description)
+    return target
+
+
+def _copy_network(source: Run, target: Run) -> list[Path]:
+    """The parameters and buffers of the trained network as float16, without the optimizer's."""
+    store.make_directory(target.checkpoints)
+    paths = {source.last_checkpoint, source.trained_checkpoint}
+    for path in paths:
+        arrays, description = store.read_arrays(path)
+        network = {name: array for name, array in arrays.items() if name.startswith("network.")}
+        half = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in network.items()}
+        store.write_arrays(target.checkpoints / path.name, half, description)
+    return [target.checkpoints / path.name for path in paths]
+
+
+def _pack(directory: Path, paths: Iterable[Path]) -> None:
+    """Pack these files below DIRECTORY/runs into DIRECTORY/runs.zip."""
+    runs, buffer = directory / RUNS, io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+        for path in sorted(paths):
+            about = zipfile.ZipInfo(path.relative_to(runs).as_posix(), NO_DATE)
+            archive.writestr(about, store.read(path), zipfile.ZIP_DEFLATED, compresslevel=9)
+    store.write(directory / PACKED, buffer.getvalue())
+    store.write(runs / UNPACKED, _digest(buffer.getvalue()))
+
+
+def _unpack(directory: Path) -> None:
+    """Unpack DIRECTORY/runs.zip into DIRECTORY/runs, unless that has been done; other files there stay."""
+    runs, packed = directory / RUNS, directory / PACKED
+    if not packed.exists():
+        return
+    content, mark = store.read(packed), runs / UNPACKED
+    if mark.exists() and store.read(mark) == _digest(content):
+        return
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            for name in archive.namelist():
+                path = runs / name
+                if not path.resolve().is_relative_to(runs.resolve()):
+                    raise GradDivError(f"{packed} holds {name!r}, which is no file of a run")
+                store.make_directory(path.parent)
+                temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may read meanwhile
+                temporary.write_bytes(archive.read(name))
+                temporary.replace(path)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        raise GradDivError(f"cannot read {packed} as an archive of runs: {error}; restore it from a copy") from None
+    store.write(mark, _digest(content))
+
+
+def _digest(content: bytes) -> bytes:
+    return hashlib.sha256(content).hexdigest().encode()

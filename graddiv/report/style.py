@@ -1,55 +1,33 @@
-"""How figures look: a colour, marker and dash for each method, told apart by the colour-blind and in grey."""
+"""How figures look, and the sheet that they are drawn on: looks that the color-blind and gray print tell apart."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
 
-ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16
-"""Widths in inches of the paper's columns."""
+from graddiv.report.comparison import Comparison, ReportRun, titles
+from graddiv.report.output import Figure
 
+ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16  #: widths in inches of the paper's columns
 ACCURACY = "accuracy (%)"
-EPSILON = r"perturbation bound ε ($\ell_\infty$, pixel range [0, 1])"
-
-RC: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same
-    "font.size": 7.5,
-    "axes.titlesize": 8,
-    "axes.labelsize": 7.5,
-    "xtick.labelsize": 7,
-    "ytick.labelsize": 7,
-    "legend.fontsize": 7,
-    "legend.frameon": False,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.linewidth": 0.6,
-    "xtick.major.width": 0.6,
-    "ytick.major.width": 0.6,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#dddddd",
-    "grid.linewidth": 0.5,
-    "lines.linewidth": 1.3,
-    "lines.markersize": 4,
-    "figure.dpi": 200,
-    "savefig.dpi": 200,
-    "figure.constrained_layout.use": True,
-    "svg.hashsalt": "graddiv",  # else the ids in an SVG are random
-    "svg.fonttype": "path",
-    "pdf.fonttype": 42,  # whole fonts, which journals ask for
-}
-
 
 Dash = str | tuple[int, tuple[int, ...]]
 
 
 class Look(NamedTuple):
-    """Colour, marker and dash of a line."""
+    """Color, marker and dash of a line."""
 
     colour: str
     marker: str
-    dash: Dash
+    dash: Dash = "solid"
+
+    @property
+    def line(self) -> dict[str, Any]:
+        """Its keyword arguments for matplotlib."""
+        return {"color": self.colour, "marker": self.marker, "linestyle": self.dash}
 
 
 # Okabe and Ito's palette
@@ -58,29 +36,28 @@ BLACK, ORANGE, SKY, GREEN, BLUE, VERMILLION, PURPLE, GREY = (
 )  # fmt: skip
 SOLID, DASHED, DOTTED = "solid", (0, (5, 2)), (0, (1, 1))
 
+#: The paper's colors for its two main methods: black without GradDiv, red with it.
 METHODS = {
-    "no-defense": Look(GREY, "x", SOLID),
-    "adv-train": Look(ORANGE, "v", SOLID),
-    "rse": Look(SKY, "^", SOLID),
-    "rse+graddiv": Look(BLUE, "P", SOLID),
-    "pni": Look(GREEN, "D", SOLID),
-    "mi": Look(PURPLE, "X", SOLID),
-    "adv-bnn": Look(BLACK, "o", SOLID),
-    "adv-bnn+graddiv": Look(VERMILLION, "s", SOLID),
-    "adv-bnn+graddiv-kappa": Look(VERMILLION, "p", SOLID),
-    "adv-bnn+graddiv-mean": Look(BLUE, "^", SOLID),
-    "adv-bnn+graddiv-dpp": Look(GREEN, "D", SOLID),
-    "adv-bnn+graddiv-max": Look(PURPLE, "v", SOLID),
-    "adv-bnn+graddiv-smoothmax": Look(ORANGE, "X", SOLID),
+    "no-defense": Look(GREY, "x"),
+    "adv-train": Look(ORANGE, "v"),
+    "rse": Look(SKY, "^"),
+    "rse+graddiv": Look(BLUE, "P"),
+    "pni": Look(GREEN, "D"),
+    "mi": Look(PURPLE, "X"),
+    "adv-bnn": Look(BLACK, "o"),
+    "adv-bnn+graddiv": Look(VERMILLION, "s"),
+    "adv-bnn+graddiv-kappa": Look(VERMILLION, "p"),
+    "adv-bnn+graddiv-mean": Look(BLUE, "^"),
+    "adv-bnn+graddiv-dpp": Look(GREEN, "D"),
+    "adv-bnn+graddiv-max": Look(PURPLE, "v"),
+    "adv-bnn+graddiv-smoothmax": Look(ORANGE, "X"),
 }
-"""The paper's colours for its two main methods: black without GradDiv, red with it."""
-
-SPARE = tuple(Look(c, m, SOLID) for c, m in zip((BLUE, GREEN, PURPLE, SKY, ORANGE, GREY), "hd<>*8", strict=True))
-"""For methods of the user's own, and for second runs of one method."""
+#: For methods of the user's own, and for second runs of one method.
+SPARE = tuple(Look(c, m) for c, m in zip((BLUE, GREEN, PURPLE, SKY, ORANGE, GREY), "hd<>*8", strict=True))
 
 
 def looks(methods: Sequence[str]) -> list[Look]:
-    """One look for each run; no two are the same, nor of one colour, while there are spare ones."""
+    """One look for each run; no two are the same, nor of one color, while there are spare ones."""
     found: list[Look] = []
     taken = {METHODS[method].colour for method in methods if method in METHODS}
     for method in methods:
@@ -93,8 +70,88 @@ def looks(methods: Sequence[str]) -> list[Look]:
     return found
 
 
-@contextmanager
-def style() -> Iterator[None]:
-    """Draw and save under our settings, and leave the caller's as they were."""
-    with matplotlib.rc_context(RC):  # type: ignore[arg-type]
-        yield
+def looks_of(runs: Sequence[ReportRun]) -> dict[Path, Look]:
+    """How each run is drawn."""
+    return dict(zip([run.path for run in runs], looks([run.method for run in runs]), strict=True))
+
+
+LONG = 45  #: letters of a label beside which there is no room for another
+FEW = 6  #: lines of a legend that leave room for the axes
+
+
+class Sheet:
+    """A figure in the making: its panels row by row, the entries of its legend, and the rows of its CSV."""
+
+    def __init__(self, down: int, across: int, width: float, height: float, **options: Any) -> None:
+        self.figure = Canvas(figsize=(width, height))
+        self.axes: list[Axes] = list(self.figure.subplots(down, across, squeeze=False, **options).flat)
+        self.handles: list[Line2D] = []
+        self.rows: list[tuple[object, ...]] = []
+
+    def entry(self, look: Look, label: str, **options: Any) -> None:
+        """Add an entry to the legend."""
+        self.handles.append(handle(look, label, **options))
+
+    def legend(self, runs: Sequence[ReportRun]) -> dict[Path, Look]:
+        """Add an entry for each run; returns how they are drawn."""
+        look_of = looks_of(runs)
+        for run, title in zip(runs, titles(runs), strict=True):
+            self.entry(look_of[run.path], title)
+        return look_of
+
+    def done(self, caption: str, most: int = 2, **about: Any) -> Figure:
+        """Close the figure with one legend for all panels, in even lines of at most `most` entries, one if long."""
+        if self.handles:
+            if len(self.handles) <= FEW and any(len(str(each.get_label())) > LONG for each in self.handles):
+                most = 1
+            across = -(-len(self.handles) // -(-len(self.handles) // most))
+            self.figure.legend(handles=self.handles, loc="outside lower center", ncols=across, handlelength=3.2)
+        # laid out once: each saving would move things by a hair, and equal figures would differ
+        self.figure.draw_without_rendering()
+        self.figure.set_layout_engine("none")
+        return Figure(figure=self.figure, rows=tuple(self.rows), caption=caption, **about)
+
+
+def handle(look: Look, label: str, **options: Any) -> Line2D:
+    """An entry of a legend."""
+    return Line2D([], [], label=label, **look.line | options)
+
+
+def plot(axes: Axes, look: Look, x: Any, y: Any, low: Any = None, high: Any = None, **options: Any) -> None:
+    """Draw a line in its look, over a band where there are bounds."""
+    axes.plot(x, y, **look.line | options)
+    if low is not None:
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
+
+
+def percents(axes: Axes, label: str, what: str = ACCURACY) -> None:
+    """Accuracy upwards, from 0 to 100 %."""
+    axes.set(xlabel=label, ylabel=what, ylim=(-2, 102))
+
+
+# Words of captions
+
+
+def number(value: float) -> str:
+    """Three digits, without powers of ten; 0 for what is only rounding."""
+    return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
+
+
+def change(before: float, after: float) -> str:
+    """How a number goes from one run to another, in words that hold either way."""
+    verb = "falls" if after < before else "rises" if after > before else "stays"
+    return f"{verb} from {number(before)} to {number(after)}"
+
+
+def pair(comparison: Comparison) -> tuple[ReportRun, ReportRun] | None:
+    """A run without GradDiv and one with it, of the same method otherwise: what captions compare."""
+    for plain in comparison.runs:
+        for regularized in comparison.runs:
+            if plain.lam == 0 < regularized.lam and regularized.method.split("+")[0] == plain.method.split("+")[0]:
+                return plain, regularized
+    return None
+
+
+def scale(comparison: Comparison, *settings: str) -> str:
+    """The sentence that ends each caption: at which scale and settings ours were obtained."""
+    return f"Ours: {', '.join([f'recipe scale {comparison.scale}', comparison.data, *settings])}."

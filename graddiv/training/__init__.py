@@ -1,6 +1,6 @@
 """Training: objectives, schedules and a loop that never loses work."""
 
 from graddiv.training.loop import train
-from graddiv.training.objectives import objective_of
+from graddiv.training.stages import objective_of
 
 __all__ = ["objective_of", "train"]

@@ -1,5 +1,6 @@
 """The training loop: every step is a function of (experiment, step, theta, moments), so it resumes to the bit."""
 
+import math
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -7,42 +8,33 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from graddiv import __version__, store
-from graddiv.data import Dataset, augmented
+from graddiv.data import augmented
 from graddiv.distributed import Process, join_processes
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, parse
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
-from graddiv.runs import Run, TrainingPosition, load_state, network_part
+from graddiv.progress import Listener
+from graddiv.runs import Log, Run, TrainingPosition, load_state, network_part
 from graddiv.seeding import fold, generator
-from graddiv.training.moments import moments_of, restore_moments
-from graddiv.training.objectives import first_nonfinite, objective_of
 from graddiv.training.probe import concentration, validation_accuracy
-from graddiv.training.stages import Stage, stages_of
-from graddiv.training.start import load_start, provenance, starting_state, take_over, warn_of_changes
+from graddiv.training.stages import Stage, objective_of, stages_of
+from graddiv.training.start import (
+    load_start,
+    moments_of,
+    provenance,
+    restore_moments,
+    starting_state,
+    take_over,
+    warn_of_changes,
+)
 
-SAVE_AFTER = 120.0
-"""Seconds after which `last` is saved even if the epoch is not over."""
-
-
-@runtime_checkable
-class Listener(Protocol):
-    """Is told how far training is: a display, or a writer for TensorBoard."""
-
-    def begin(self, done: int, total: int) -> None:
-        """So many steps of all were done before."""
-
-    def step(self, done: int, total: int, values: dict[str, float]) -> None:
-        """So many steps of all are done."""
-
-    def epoch(self, epoch: int, values: dict[str, float]) -> None:
-        """An epoch is over."""
+SAVE_AFTER = 120.0  #: Seconds after which `last` is saved even if the epoch is not over.
 
 
 class DivergedError(GradDivError):
@@ -58,24 +50,23 @@ def train(
     sync_batch_norm: bool = False,
     listeners: Sequence[Listener] = (),
 ) -> RandomizedNetwork:
-    """Train, or go on training, in `directory`; return the trained network, in eval mode.
+    """Train, or resume training, in `directory`; return the trained network, in eval mode.
 
     The directory, a `Run`, holds the recipe, the log, the last checkpoint and, if the recipe says so, that of every
-    k-th epoch.  Killed at any moment, the same call goes on and ends with the same bits.
+    k-th epoch.  Killed at any moment, the same call resumes and ends with the same bits.
 
-    data_root: the folder of the official data files, by default looked for.
-    device: such as "cpu" or "cuda:1"; CUDA if there is any.
+    data_root: the folder of the official data files; by default the usual places are searched.
+    device: such as "cpu" or "cuda:1"; by default CUDA if there is any.
     sync_batch_norm: let batch norm see the images of all processes (CUDA only), not each its own.
-    listeners: told of every step and epoch, such as a display.
+    listeners: callbacks (step, steps, values, epoch), such as a display.
     """
     with ExitStack() as stack:
         process = stack.enter_context(join_processes(device))
         if process.writes:
             stack.enter_context(Run(directory).lock())
-        data = experiment.training_set(data_root)
-        validation = experiment.validation_set(data_root)
-        training = _Training(experiment, Run(directory), data, validation, process, sync_batch_norm)
-        stack.callback(training.close)
+        training = _Training(experiment, Run(directory), data_root, process, sync_batch_norm)
+        if training.log is not None:
+            stack.callback(training.log.close)
         training.go_on(listeners if process.writes else ())
         training.select()
         process.wait()
@@ -86,72 +77,69 @@ class _Training:
     """One training, from its last checkpoint to its end."""
 
     def __init__(
-        self,
-        experiment: Experiment,
-        run: Run,
-        data: Dataset,
-        validation: Dataset | None,
-        process: Process,
-        sync_batch_norm: bool,
+        self, experiment: Experiment, run: Run, data_root: str | None, process: Process, sync_batch_norm: bool
     ) -> None:
-        self.experiment, self.run, self.data, self.process = experiment, run, data, process
-        self.validation = validation
-        self.settings = experiment.training
-        _check_batch(experiment, len(data), process)
-        self.stages = stages_of(experiment, len(data))
+        self.experiment, self.run, self.process, self.settings = experiment, run, process, experiment.training
+        self.data, self.validation = experiment.training_set(data_root), experiment.validation_set(data_root)
+        _check_batch(experiment, len(self.data), process)
+        self.stages = stages_of(experiment, len(self.data))
         self.steps, self.total = self.stages[0].steps_per_epoch, self.stages[-1].last_step
-        self.F = experiment.build(data).to(process.device)
+        self.F = experiment.build(self.data).to(process.device)
         if sync_batch_norm:
-            self.F.module = _synchronised(self.F.module, process)
+            self.F.module = _synchronized(self.F.module, process)
         channels_last(self.F)
         self.F.train()
         self.progress = TrainingPosition()
-        self.log: store.Log | None = None
+        self.log: Log | None = None
+        if process.writes:
+            self._describe()
         self._open()
 
+    def _describe(self) -> None:
+        """Write the settings into an empty directory; refuse one of other settings or data."""
+        run, experiment = self.run, self.experiment
+        run.begin()
+        store.write_once_or_match(
+            run.experiment_file, experiment.dump(), lambda found: parse(found, str(run.experiment_file)).dump()
+        )
+        store.write_once_or_match(run.data_file, {"name": self.data.name, "sha256": self.data.checksum})
+        store.write(run.recipe_file, experiment.to_toml().encode())
+        store.make_directory(run.checkpoints)
+        if not run.last_checkpoint.exists():
+            take_over(experiment, run)
+
     def _open(self) -> None:
-        """Begin in an empty directory, or take up the last checkpoint of this same experiment."""
-        run = self.run
-        if self.process.writes:
-            run.begin()
-            store.write_once_or_match(
-                run.experiment_file,
-                self.experiment.dump(),
-                lambda found: parse(found, str(run.experiment_file)).dump(),
-            )
-            store.write_once_or_match(run.data_file, {"name": self.data.name, "sha256": self.data.checksum})
-            store.write(run.recipe_file, self.experiment.to_toml().encode())
-            store.make_directory(run.checkpoints)
-            if not run.last_checkpoint.exists():
-                take_over(self.experiment, run)
+        """Start, or resume from the last checkpoint."""
+        run, writes, start = self.run, self.process.writes, self.experiment.network.start
         # read by one and sent to all: the others may be on machines that do not see this directory
-        goes_on = self.process.writes and run.last_checkpoint.exists()
-        saved = self.process.broadcast(store.read_tensors(run.last_checkpoint) if goes_on else None)
+        resumes = writes and run.last_checkpoint.exists()
+        saved = self.process.broadcast(store.read_tensors(run.last_checkpoint) if resumes else None)
         if saved is not None:
             self.progress = TrainingPosition.of(saved[1], run.last_checkpoint)
             load_state(self.F, network_part(saved[0]), run.last_checkpoint)
-        elif (start := self.experiment.network.start) is not None:
-            state = self.process.broadcast(starting_state(start) if self.process.writes else {})
-            load_start(self.F, state, self.experiment, start)
-            if self.process.writes:
+        elif start is not None:
+            load_start(self.F, self.process.broadcast(starting_state(start) if writes else {}), self.experiment, start)
+            if writes:
                 warn_of_changes(self.experiment, start)
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
-        # a stage begins with Adam anew; a finished training, of which archives keep the network alone, needs no moments
+        # a stage begins with a new Adam; a finished training, whose archived copy has no moments, needs none
         if saved is not None and self.stage.first_step < self.progress.step < self.total:
             restore_moments(self.optimizer, self.F, *saved, run.last_checkpoint)
-        if self.process.writes:
-            self.log = store.Log(run.log_file, self.progress.log_size)
-            about = {"versions": _versions(), "processes": self.process.size, "device": str(self.process.device)}
+        if writes:
+            self.log = Log(run.log_file, self.progress.log_size)
+            packages = {name: version(name) for name in ("torch", "numpy")}
+            versions = {"graddiv": __version__, "python": platform.python_version(), **packages}
+            about = {"versions": versions, "processes": self.process.size, "device": str(self.process.device)}
             if self.progress.step < self.total and saved is not None:
                 self.log(event="resume", **about)
             if saved is None:
-                self.log(event="start", **about, **provenance(self.experiment.network.start))
+                self.log(event="start", **about, **provenance(start))
                 self.log(event="epoch", epoch=0, **self._concentration(0))
-                self._save(self.run.last_checkpoint)
+                self._save(run.last_checkpoint)
         self.process.wait()
 
     def _enter(self, stage: Stage) -> None:
-        """Begin a stage: its regularizer, and Adam without memory of the stage before."""
+        """Begin a stage: its objective, and a new Adam."""
         self.stage = stage
         if self.progress.step == stage.first_step:
             self.progress.best = None
@@ -164,7 +152,7 @@ class _Training:
         saved = begun = time.monotonic()
         begun_at, total = self.progress.step, self.total
         for listener in listeners:
-            listener.begin(begun_at, total)
+            listener(begun_at, total, {}, None)
         while self.progress.step < total:
             if self.progress.step == self.stage.last_step:
                 self._enter(self.stages[self.stages.index(self.stage) + 1])
@@ -176,7 +164,7 @@ class _Training:
                 self.progress.sums[name] = self.progress.sums.get(name, 0.0) + value
             rate = (self.progress.step - begun_at) * self.settings.batch / (time.monotonic() - begun)
             for listener in listeners:
-                listener.step(self.progress.step, total, {"epoch": epoch + 1.0, **parts, "images/s": rate})
+                listener(self.progress.step, total, {"epoch": epoch + 1.0, **parts, "images/s": rate}, None)
             if within + 1 == self.steps:
                 self._end_epoch(epoch + 1, rate, listeners)
                 saved = time.monotonic()
@@ -190,19 +178,13 @@ class _Training:
             state = self.process.broadcast(self.run.state() if self.process.writes else {})
             load_state(self.F, state, self.run.best_checkpoint)
 
-    def close(self) -> None:
-        """Close the log."""
-        if self.log is not None:
-            self.log.close()
-
     def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
-        """The share of this process in the images, labels and ids of a batch: a function of (seed, epoch, within)."""
+        """Images, labels and ids of a batch, the share of this process: a function of (seed, epoch, within)."""
         order, size = _order(self.experiment.seed, epoch, len(self.data)), self.settings.batch
         rows = self.process.local_rows(order[within * size : (within + 1) * size])
-        x, y = self.data.batch(rows)
-        ids = self.data.ids[rows]
+        (x, y), ids, device = self.data.batch(rows), self.data.ids[rows], self.process.device
         x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)
-        return channels_last(x.to(self.process.device)), y.to(self.process.device), ids.to(self.process.device)
+        return channels_last(x.to(device)), y.to(device), ids.to(device)
 
     def _step(self, epoch: int, within: int) -> dict[str, float]:
         for group in self.optimizer.param_groups:
@@ -211,8 +193,9 @@ class _Training:
         self.optimizer.zero_grad(set_to_none=True)
         loss = self.wrapped(x, y, step=self.progress.step, ids=ids)
         parts = self.process.mean(self.objective.parts)
-        if (part := first_nonfinite(parts)) is not None:
-            raise GradDivError(f"the loss is no longer finite, its part {part} is {parts[part]}")
+        for part in sorted(parts, key="loss".__eq__):  # the sum itself last
+            if not math.isfinite(parts[part]):
+                raise GradDivError(f"the loss is no longer finite, its part {part} is {parts[part]}")
         loss.backward()
         gradients = [p.grad for p in self.F.parameters() if p.grad is not None]
         if not torch.isfinite(norm := nn.utils.get_total_norm(gradients)):  # theta would be lost, and then saved
@@ -224,7 +207,7 @@ class _Training:
 
     @contextmanager
     def _finite(self, epoch: int) -> Iterator[None]:
-        """Say at which step a number ceased to be finite, and from where to go on."""
+        """Add to an error at which step a number ceased to be finite, and from where to resume."""
         try:
             yield
         except GradDivError as error:
@@ -243,9 +226,12 @@ class _Training:
                     values["validation"] = validation_accuracy(self.objective, self.validation, self.progress.step)
             self.log(event="epoch", epoch=epoch, **values, images_per_second=round(rate, 1))
             for listener in listeners:
-                listener.epoch(epoch, values)
-            if self.validation is not None and self.progress.step >= self.stages[-1].settled:
-                self._keep_if_best(values["validation"])
+                listener(self.progress.step, self.total, values, epoch)
+            accuracy, best = values.get("validation"), self.progress.best
+            settled = self.progress.step >= self.stages[-1].settled
+            if accuracy is not None and settled and (best is None or accuracy > best):
+                self.progress.best = accuracy
+                self._save(self.run.best_checkpoint)
         every = self.settings.checkpoint_every
         if every and epoch % every == 0:  # before `last`: once that says the epoch is over, nothing of it is done again
             self._save(self.run.checkpoint(epoch))
@@ -253,11 +239,6 @@ class _Training:
 
     def _concentration(self, epoch: int) -> dict[str, float]:
         return concentration(self.F, self.data, fold(self.experiment.seed, "probe", epoch))
-
-    def _keep_if_best(self, accuracy: float) -> None:
-        if self.progress.best is None or accuracy > self.progress.best:
-            self.progress.best = accuracy
-            self._save(self.run.best_checkpoint)
 
     def _save(self, path: Path) -> None:
         if self.log is None:
@@ -280,24 +261,19 @@ def _check_batch(experiment: Experiment, examples: int, process: Process) -> Non
         raise GradDivError(f"training.batch is {batch}, but there are only {examples} training examples")
     if batch % process.size:
         raise GradDivError(f"training.batch is {batch}, which {process.size} processes cannot share evenly")
-    if experiment.defense.in_pairs and process.size > 1 and (batch // process.size) % 2:
+    if experiment.rules.in_pairs and process.size > 1 and (batch // process.size) % 2:
         raise GradDivError(
             f"training.batch is {batch}, of which each of {process.size} processes gets {batch // process.size}: "
             "this training takes images in pairs, so expected an even number"
         )
 
 
-def _synchronised(module: nn.Module, process: Process) -> nn.Module:
+def _synchronized(module: nn.Module, process: Process) -> nn.Module:
     """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
     if process.device.type != "cuda":
         raise GradDivError(
             f"--sync-batch-norm needs CUDA, but the device is {process.device.type}: leave it out, and batch norm uses "
             "the statistics of each process's own images"
         )
-    synchronised: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    return synchronised
-
-
-def _versions() -> dict[str, str]:
-    packages = {name: version(name) for name in ("torch", "numpy")}
-    return {"graddiv": __version__, "python": platform.python_version(), **packages}
+    synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
+    return synchronized

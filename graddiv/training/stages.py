@@ -1,11 +1,12 @@
-"""When what happens in training: the stages of an experiment in steps.
-
-In the paper: docs/equations.md.
-"""
+"""The stages of an experiment in steps, and what each of them minimizes (in the paper: docs/equations.md)."""
 
 from typing import NamedTuple
 
+from graddiv.diversity import GradDiv
 from graddiv.experiment import Experiment, GradDivSection, StageSection
+from graddiv.networks import RandomizedNetwork
+from graddiv.objective import Objective
+from graddiv.seeding import fold
 
 
 class Stage(NamedTuple):
@@ -27,11 +28,8 @@ class Stage(NamedTuple):
 
     def ramp(self, g: GradDivSection) -> tuple[int, int]:
         """The step at which lam begins to grow, and the number of steps in which it reaches its value."""
-        begins = round(g.warmup * self.steps_per_epoch)
-        lasts = round(g.rampup * self.steps_per_epoch)
-        if g.rampup_from == "start":
-            lasts = max(0, lasts - begins)
-        return self.first_step + begins, lasts
+        begins, lasts = round(g.warmup * self.steps_per_epoch), round(g.rampup * self.steps_per_epoch)
+        return self.first_step + begins, max(0, lasts - begins) if g.rampup_from == "start" else lasts
 
     @property
     def settled(self) -> int:
@@ -41,9 +39,31 @@ class Stage(NamedTuple):
 
 
 def stages_of(experiment: Experiment, examples: int) -> list[Stage]:
-    """The stages of training on so many examples; those left over in an epoch change from epoch to epoch."""
+    """The stages of training; an epoch leaves out the examples that fill no batch, other ones each time."""
     found: list[Stage] = []
     for settings in experiment.schedule:
         first = found[-1].last_step if found else 0
         found.append(Stage(settings, first, examples // experiment.training.batch))
     return found
+
+
+def objective_of(F: RandomizedNetwork, experiment: Experiment, examples: int, stage: Stage | None = None) -> Objective:
+    """What a stage of the experiment (by default the first) minimizes, for a training set of this size."""
+    stages = stages_of(experiment, examples)
+    stage = stage or stages[0]
+    g, adversary = stage.settings.graddiv, experiment.adversary_of(stage.settings)
+    diversity = None
+    if g is not None:
+        warmup, rampup = stage.ramp(g)
+        periods = {"warmup": warmup, "rampup": rampup, "seed": fold(experiment.seed, "R")}
+        diversity = GradDiv(g.regularizer, g.lam, g.n, low_memory=g.low_memory, **periods)
+    return Objective(
+        F,
+        examples=examples,
+        adversary=adversary,
+        diversity=diversity,
+        at="clean" if g is None else g.at,
+        seed=experiment.seed,
+        rules=experiment.rules,
+        steps=stages[-1].last_step,
+    )

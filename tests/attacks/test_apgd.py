@@ -8,12 +8,12 @@ import torch
 from torch import nn
 
 from graddiv import GradDivError, bayesian
-from graddiv.attacks import EOT, Exact, Fixed, Given
-from graddiv.attacks.apgd import APGD, _RecordingView
+from graddiv.attacks import EOT
+from graddiv.attacks.apgd import APGD
 from graddiv.geometry import L2, Geometry, Linf
-from graddiv.networks import SampleModel, ensemble
-from tests.attacks.test_pgd import GEOMETRIES, linear, views
-from tests.helpers import convnet, images, labels, network, no_type_checks, siblings
+from graddiv.networks import SampleModel
+from tests.attacks.common import GEOMETRIES, linear, views
+from tests.helpers import convnet, images, labels, network, no_type_checks
 
 ATTACKS = [APGD(m=5), APGD(L2(), "dlr", m=5), APGD(m=2, restarts=2)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
@@ -114,9 +114,9 @@ def test_names_and_bad_arguments() -> None:
     F = network("bayesian")
     assert EOT(F, 10).label(APGD().name) == "EOT-APGD-CE"
     assert EOT(F, 1).label(APGD(objective="dlr").name) == "EOT^1-APGD-DLR"
-    with pytest.raises(GradDivError, match="m is 0, expected at least one iteration"):
+    with pytest.raises(GradDivError, match="m is 0"):
         APGD(m=0)
-    with pytest.raises(GradDivError, match=r"momentum is 0.75 and rho 1.5, expected shares"):
+    with pytest.raises(GradDivError, match=r"rho is 1\.5"):
         APGD(rho=1.5)
     with pytest.raises(GradDivError, match=r"unknown objective 'dlrr', did you mean 'dlr'\?"):
         APGD(objective="dlrr")
@@ -126,21 +126,3 @@ def test_names_and_bad_arguments() -> None:
         APGD(return_rule="best")
     with pytest.raises(GradDivError, match="the network has 2 classes, expected at least 3"):
         APGD(Linf(), "dlr")(nn.Sequential(nn.Flatten(), nn.Linear(36, 2)).double(), images(2), labels(2) * 0, 0.1)
-
-
-def test_a_recording_view_shows_what_the_view_it_wraps_shows() -> None:
-    F = network("bayesian")
-    for view in (Fixed(F), EOT(F), EOT(F, 3), EOT(convnet(), 3), Given(F.sample(2, 0))):
-        recording = _RecordingView(view)
-        assert recording.fresh == view.fresh
-        assert recording.random == view.random
-        assert recording.label("PGD") == view.label("PGD")
-        assert recording.cost is view.cost
-
-
-def test_a_recording_view_weights_models_by_their_probabilities() -> None:
-    view = Exact(ensemble(siblings(convnet(), 3), [0.9, 0.05, 0.05]))
-    recording, x, y = _RecordingView(view), images(4), labels(4)
-    assert recording.n == view.n == 3
-    for ours, theirs in zip(recording.gradient(0, x, y), view.gradient(0, x, y), strict=True):
-        assert torch.equal(ours, theirs)

@@ -8,13 +8,12 @@ from torch import Tensor, nn
 
 from graddiv import GradDivError, bayesian
 from graddiv.attacks import BB, EOT, FAB, Fixed, Given
-from graddiv.attacks.bb import BISECTIONS, TRIALS
+from graddiv.attacks.bb import BISECTIONS, TRIALS, along_hyperplane
 from graddiv.attacks.minimal import FRESH, KEPT
-from graddiv.attacks.trust_region import along_hyperplane
 from graddiv.geometry import L2, Linf
 from graddiv.losses import margin
 from graddiv.seeding import generator
-from tests.attacks.test_fab import linear
+from tests.attacks.common import with_distances
 from tests.helpers import convnet, images, labels, network
 
 
@@ -98,7 +97,7 @@ def test_on_a_linear_network_the_true_distance_is_found(
     bounds: tuple[float, float], near_the_box: bool, classes: int
 ) -> None:
     geometry = Linf(bounds)
-    module, x, y, distance = linear(geometry, near_the_box, classes)
+    module, x, y, distance = with_distances(geometry, near_the_box, classes)
     attack = BB(geometry, m=30, lr=0.1)
     nearest = attack.nearest(module, x, y)
     assert (module(nearest).argmax(1) != y).all()
@@ -184,5 +183,5 @@ def test_bad_input() -> None:
         BB()(Given([lambda x: module(x) * float("nan")]), x, y, 0.1)
     with pytest.raises(GradDivError, match="m is 0"):
         BB(m=0)
-    with pytest.raises(GradDivError, match=r"overshoot 0\.5"):
+    with pytest.raises(GradDivError, match=r"overshoot is 0\.5"):
         BB(overshoot=0.5)

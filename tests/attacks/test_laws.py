@@ -9,32 +9,24 @@ import torch
 from torch import nn
 
 from graddiv import Dirac, GradDivError, bayesian
-from graddiv.attacks import (
-    APGD,
-    ARC,
-    BB,
-    EOT,
-    FAB,
-    FGSM,
-    PGD,
-    Attack,
-    Fixed,
-    Given,
-    RandomSearch,
-    Square,
-    StochasticPGD,
-)
+from graddiv.attacks import APGD, ARC, EOT, FAB, FGSM, PGD, Attack, Fixed, Given, RandomSearch, Square, StochasticPGD
 from graddiv.attacks.attack import Problem
+from graddiv.attacks.suites import ATTACKS as REGISTERED
+from graddiv.attacks.suites import suite
 from graddiv.geometry import L2
 from tests.helpers import convnet, images, labels, network
 
 ATTACKS = [
-    *(FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)),
-    *(APGD(m=6), APGD(L2(), "dlr", m=6), APGD(m=4, restarts=2)),
-    *(StochasticPGD(m=4), StochasticPGD(L2(), "selective", m=4, memory="aggmo", kept=3)),
-    *(StochasticPGD(m=3, objective="log_margin", memory="momentum", schedule="halving", restarts=2),),
-    *(ARC(m=3, redraw=2), ARC(L2(), m=2, rule="votes"), ARC(m=2, rule="draw", restarts=2)),
-    *(FAB(m=3), FAB(L2(), m=3, restarts=2), BB(m=4), Square(m=12), Square(L2(), m=12)),
+    *suite("paper", list(REGISTERED), m=4),
+    *(
+        FGSM(L2()),
+        PGD(L2(), m=4, random_start=True),
+        PGD(m=3, restarts=3),
+        APGD(L2(), "dlr", m=6),
+        APGD(restarts=2, m=4),
+    ),
+    *(StochasticPGD(L2(), "ensemble", m=4, memory="aggmo"), StochasticPGD(m=3, restarts=2), ARC(m=3, redraw=2)),
+    *(ARC(L2(), m=2), ARC(m=2, rule="draw", restarts=2), FAB(L2(), m=3, restarts=2), Square(m=12), Square(L2(), m=12)),
 ]
 
 
@@ -145,7 +137,8 @@ def test_ids_may_lie_on_another_device_than_the_images(
         raise BegunError
 
     monkeypatch.setattr(FAB, "search", begin)
-    monkeypatch.setattr(Attack, "_checked", lambda attack, x0, y, epsilon: x0.new_zeros(len(x0)))
+    monkeypatch.setattr("graddiv.attacks.attack._check_pixels", lambda *_: None)
+    monkeypatch.setattr("graddiv.attacks.attack._radii", lambda epsilon, x0: x0.new_zeros(len(x0)))
     x, y = images(3).to("meta"), labels(3).to("meta")
     with pytest.raises(BegunError):
         call(FAB(), Given([nn.Flatten()]), x, y, *(() if call is FAB.nearest else (0.1,)), ids=torch.arange(3))

@@ -1,5 +1,6 @@
 """FGSM and PGD in their three modes: laws of views, closed forms, what an attack leaves alone."""
 
+import math
 import weakref
 from dataclasses import replace
 
@@ -8,35 +9,16 @@ import torch
 from torch import Tensor, nn
 
 from graddiv import GradDivError, bayesian
-from graddiv.attacks import EOT, FGSM, PGD, Attack, Fixed, Given
+from graddiv.attacks import EOT, FGSM, PGD, Attack, Fixed, Given, RotatedPGD
+from graddiv.diversity import input_gradient
 from graddiv.geometry import L2, Geometry, Linf
-from graddiv.losses import margin
+from graddiv.losses import ce
 from graddiv.networks import Noise, SampleModel
+from tests.attacks.common import GEOMETRIES, linear, views
 from tests.helpers import KINDS, STOCHASTIC, convnet, costly, images, labels, network, no_type_checks
 
-GEOMETRIES = [Linf(), L2()]
 ATTACKS = [FGSM(), FGSM(L2()), PGD(m=4), PGD(L2(), m=4, random_start=True), PGD(m=3, restarts=3)]
 every_attack = pytest.mark.parametrize("attack", ATTACKS, ids=lambda a: f"{a.name}-{a.geometry.name}-{a.restarts}")
-
-
-def views(kind: str) -> list[object]:
-    F = network(kind)
-    return [Fixed(F, seed=1), EOT(F, 1, seed=1), EOT(F, 3, seed=1), Given(F.sample(2, 1))]
-
-
-def linear(b: int, geometry: Geometry, inside: bool, seed: int = 0) -> tuple[nn.Linear, Tensor, Tensor, Tensor]:
-    """A linear two-class network, points it gets right, and their l_p distance to the boundary (box inactive)."""
-    module = nn.Linear(6, 2).double()
-    with torch.no_grad():
-        g = torch.Generator().manual_seed(seed)
-        module.weight.copy_(torch.randn(2, 6, generator=g, dtype=torch.float64))
-        module.bias.zero_()
-        x = 0.5 + 0.1 * torch.randn(b, 6, generator=g, dtype=torch.float64) * (1 if inside else 0)
-        module.bias[0] = (module.weight[1] - module.weight[0]) @ x.mean(0)
-        y = module(x).argmax(1)
-        w = (module.weight[1] - module.weight[0]).norm(p=geometry.q)
-        distance = -margin(module(x), y) / w
-    return module, x, y, distance
 
 
 @pytest.mark.parametrize("geometry", GEOMETRIES, ids=str)
@@ -67,7 +49,7 @@ def test_several_points_share_draws_and_get_what_each_would_alone(kind: str) -> 
         before = replace(view.cost)
         losses, z = view.losses(4, points, y), view.logits_at(4, points)
         assert view.cost.forwards - before.forwards == 4 * n
-        assert view.cost.draws - before.draws == (2 * n if isinstance(view, EOT) and view.random else 0)
+        assert view.cost.draws - before.draws == (2 * n if isinstance(view, EOT) and view.F.random else 0)
         for i, x in enumerate(points):
             assert torch.equal(losses[i], view.loss(4, x, y))
             assert torch.equal(z[i], view.logits(4, x))
@@ -176,3 +158,38 @@ def test_bad_input() -> None:
             PGD()(module, x, y[:2], 0.1)
         with pytest.raises(GradDivError, match=r"epsilon has shape \(2,\)"):
             PGD()(module, x, y, torch.tensor([0.1, 0.2]))
+
+
+def test_turned_by_nothing_it_is_pgd() -> None:
+    module, x, y = convnet(), images(5), labels(5)
+    for geometry in (Linf(), L2()):
+        plain = PGD(geometry, m=5)(module, x, y, 0.2)
+        assert torch.allclose(RotatedPGD(geometry, m=5, angle=0.0)(module, x, y, 0.2), plain, atol=1e-12)
+
+
+@pytest.mark.parametrize("angle", [0.0, 30.0, 60.0, 90.0, 150.0])
+def test_in_l2_the_step_makes_that_angle_with_the_gradient_and_the_loss_follows_its_cosine(angle: float) -> None:
+    module, x, y = convnet(), 0.4 + 0.2 * images(6), labels(6)
+    epsilon = 1e-4
+    x_adv = RotatedPGD(L2(), m=1, alpha=1.0, angle=angle)(module, x, y, epsilon)
+    s, g = input_gradient(module, x, y)
+    cosine = torch.cosine_similarity((x_adv - x).flatten(1), g.flatten(1))
+    assert torch.allclose(cosine, torch.full_like(cosine, math.cos(math.radians(angle))), atol=1e-6)
+    increase = ce(module(x_adv), y) - ce(module(x), y)
+    largest = epsilon * s.sigmoid() * g.flatten(1).norm(dim=1)
+    assert torch.allclose(increase / largest, cosine, atol=1e-3)
+
+
+def test_axes_differ_between_iterations_examples_and_seeds() -> None:
+    module, x, y = convnet(), images(1).expand(3, -1, -1, -1), labels(1).expand(3)
+    one = RotatedPGD(L2(), m=1, angle=90.0)(module, x, y, 0.1)
+    assert (one[0] - one[1]).abs().max() > 1e-3
+    other = RotatedPGD(L2(), m=1, angle=90.0, seed=1)(module, x, y, 0.1)
+    assert (one[0] - other[0]).abs().max() > 1e-3
+    same = RotatedPGD(L2(), m=1, angle=90.0)(module, x[1:2], y[:1], 0.1, ids=torch.tensor([1]))
+    assert torch.allclose(same[0], one[1], atol=1e-12)
+
+
+def test_an_angle_out_of_range_is_refused() -> None:
+    with pytest.raises(GradDivError, match=r"angle is 200\.0"):
+        RotatedPGD(angle=200.0)

@@ -6,7 +6,7 @@ from torch import nn
 
 from graddiv.attacks import BB, EOT, FAB
 from graddiv.attacks.minimal import MinimalAttack
-from graddiv.attacks.registry import as_published, suite
+from graddiv.attacks.suites import as_published, suite
 from graddiv.networks import bayesian
 from tests.helpers import convnet, images, labels
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
-from graddiv.auditing import BUDGETS
+from graddiv.evaluation.budget import BUDGETS
 from graddiv.seeding import generator
 
 CLASSES, SIDE, SCALE = 4, 6, 3.0
 BUDGET = replace(
-    BUDGETS["quick"], queries=8, random_points=8, substitute_steps=30, ensembles=2, known=(1,), m=6, passes=12,
+    BUDGETS["audit"]["quick"], queries=8, random_points=8, substitute_steps=30, ensembles=2, known=(1,), m=6, passes=12,
     arc_m=2, looks=1, suite_m=8, fewest=2, most=8, radii=(1.0, 2.0),
 )  # fmt: skip
 """Less than quick: the networks are tiny, and 60 images are enough at one look."""

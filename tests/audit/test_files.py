@@ -10,12 +10,13 @@ import pytest
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
-from graddiv.auditing import BUDGETS, audit
-from graddiv.auditing import run as auditing
-from graddiv.auditing.board import board, rescore
-from graddiv.auditing.numbers import gain_bound, images_hash, worst_of
+from graddiv import audit
 from graddiv.cli import app
 from graddiv.errors import GradDivError
+from graddiv.evaluation.budget import BUDGETS
+from graddiv.evaluation.card import board, rescore
+from graddiv.evaluation.judgement import gain_bound, images_hash, worst_of
+from graddiv.geometry import NORMS
 from graddiv.records import JudgementRecord
 from tests.audit.planted import BUDGET, Linear, Noisy, examples, margin_radii
 from tests.helpers import no_type_checks
@@ -160,7 +161,7 @@ def test_the_board_ranks_by_the_lower_bound(card: dict[str, Any], tmp_path: Path
 
 
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(BUDGETS, "quick", BUDGET)
+    monkeypatch.setitem(BUDGETS["audit"], "quick", BUDGET)
     monkeypatch.chdir(tmp_path)
     np.savez("xs.npz", x=X.numpy(), y=Y.numpy())
     Path("mine.py").write_text("from tests.audit.planted import Linear\n\n\ndef factory():\n    return Linear()\n")
@@ -171,7 +172,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         )
     assert result.exit_code == 0, result.output
     assert "report: a/report.html" in result.output
-    result = runner.invoke(app, ["rescore", "a", "--model", "mine.py:factory"])
+    result = runner.invoke(app, ["board", "a", "--rescore", "--model", "mine.py:factory"])
     assert "on the card" in result.output, result.output
     assert runner.invoke(app, ["board", "."]).exit_code == 0
     for arguments, message in (
@@ -217,8 +218,8 @@ def test_the_bound_of_a_gain() -> None:
 
 
 def test_budgets_ask_for_as_many_images_as_their_tolerance_needs() -> None:
-    for budget in BUDGETS.values():
+    for budget in BUDGETS["audit"].values():
         n = budget.images_needed
         assert 1 - budget.level ** (1 / n) <= budget.tolerance < 1 - budget.level ** (1 / (n - 1))
         assert budget.looks <= 5
-    assert auditing.NORMS["l2"].diameter(16) == 4
+    assert NORMS["l2"].diameter(16) == 4

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from graddiv.auditing import audit
+from graddiv import audit
 from graddiv.seeding import isolated
 from tests.audit.planted import BUDGET, CLASSES, SIDE, examples
 from tests.helpers import no_type_checks

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from graddiv.auditing import audit
-from graddiv.auditing.inputs import inputs_of, read_examples
-from graddiv.auditing.model import dtype_of, network_of, rescaled, settled, with_gradients, with_logits
+from graddiv import audit
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target
+from graddiv.evaluation.examples import inputs_of, read_examples
+from graddiv.evaluation.models import dtype_of, network_of, rescaled, settled, with_gradients, with_logits
 from graddiv.networks import sap, total_variation
 from tests.audit.planted import Linear, examples
 from tests.helpers import convnet, images, labels, no_type_checks
@@ -122,13 +122,11 @@ def test_an_adapted_network_says_that_its_gradient_is_a_proxy(kind: str) -> None
 
 def test_dropout_that_is_switched_off_is_told_unless_that_was_said() -> None:
     from graddiv import Dirac
-    from graddiv.auditing.examine import examine
+    from graddiv.evaluation.audit import examine
 
     module = nn.Sequential(nn.Dropout(0.2), Linear()).eval()
     inputs = inputs_of(X, Y)
-    silent, meant = (
-        examine(network_of(model, X), inputs, seed=0).checks["random"] for model in (module, Dirac(module))
-    )
+    silent, meant = (examine(network_of(model, X), inputs, seed=0)[2]["random"] for model in (module, Dirac(module)))
     assert silent.verdict == "warn"
     assert "dropout is switched off in module.0; pass randomize(module)" in silent.sentence
     assert meant.verdict == "pass"
@@ -136,7 +134,7 @@ def test_dropout_that_is_switched_off_is_told_unless_that_was_said() -> None:
 
 def test_a_module_that_chooses_among_few_functions_seems_to_have_few() -> None:
     from graddiv.evaluation.checks import CHECKS
-    from graddiv.evaluation.look import Look
+    from graddiv.evaluation.inspection import Inspection
     from tests.audit.planted import Noisy
 
     class Either(nn.Module):
@@ -148,6 +146,6 @@ def test_a_module_that_chooses_among_few_functions_seems_to_have_few() -> None:
             return self.inner(x + 0.1 * torch.randint(0, 3, ()))
 
     for module, few in ((Either(), True), (Noisy(Linear()), False)):
-        item = CHECKS["support"](Look(network_of(module, X).F, X, Y))
+        item = CHECKS["support"](Inspection(network_of(module, X).F, X, Y))
         assert ("seems to have few values" in item.sentence) == few
         assert (item.evidence["seen"] == 3) == few

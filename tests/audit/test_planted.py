@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from graddiv import audit
 from graddiv.attacks import ARC, PGD, Given
-from graddiv.auditing import Audit, audit
 from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.evaluation.card import Audit
 from graddiv.networks import Dirac, randomize
 from tests.audit.planted import (
     BUDGET,
@@ -90,7 +91,7 @@ def test_the_accuracy_of_a_linear_network_is_the_closed_form() -> None:
 @pytest.mark.slow
 def test_robust_only_because_of_noise() -> None:
     found = audited(NoisyWeights(), 1.3 * float(RADII.max()), n_ensemble=20)
-    left = {record.label: record.accuracy for record in found.attacked.attacks if record.m <= 6}
+    left = {record.label: record.accuracy for record in found.attacks if record.m <= 6}
     assert left["EOT^1-FGSM"] > 0.9, "who averages little believes it"
     assert found.rho < 0.5
     assert found.robust.ensemble.mean < 0.2
@@ -114,7 +115,7 @@ def test_a_dead_layer_is_named_and_a_surrogate_attacked() -> None:
     assert said.verdict == "fail"
     assert said.evidence["layer"] == "0 (Rounded)"
     assert "straight_through" in said.sentence
-    assert found.subject.examined.surrogate
+    assert found.subject.surrogate
     assert found.robust.ensemble.mean == 0
     assert found.exit_code == 0, "the surrogate's gradients broke it: nothing is left to doubt"
 
@@ -122,7 +123,7 @@ def test_a_dead_layer_is_named_and_a_surrogate_attacked() -> None:
 def test_an_answer_without_a_graph_is_attacked_without_gradients() -> None:
     found = audited(Blind())
     assert "autograd finds no way" in found.checks["gradients"].sentence
-    assert not found.subject.examined.surrogate
+    assert not found.subject.surrogate
     assert found.robust.ensemble.mean < 0.6, "the substitute needs answers alone"
     assert found.exit_code == 3
 
@@ -143,7 +144,7 @@ def test_a_random_network_that_is_none() -> None:
     assert found.checks["random"].verdict == "warn"
     assert "draws give the same answers" in found.checks["random"].sentence
     assert not found.subject.target.random, "it costs what a deterministic network costs"
-    assert {record.mode for record in found.attacked.attacks} == {"fixed"}
+    assert {record.mode for record in found.attacks} == {"fixed"}
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from graddiv.auditing import audit
+from graddiv import audit
 from graddiv.training import train
 from tests.audit.planted import BUDGET, Linear, examples
 from tests.helpers import no_type_checks
@@ -20,10 +20,10 @@ pytestmark = pytest.mark.slow
 X, Y = examples()
 ROOT = Path(__file__).parents[2]
 NOISY = """
-from graddiv.auditing import BUDGETS
+from graddiv.evaluation.budget import BUDGETS
 from tests.audit.planted import BUDGET, Linear, Noisy
 
-BUDGETS["quick"] = BUDGET
+BUDGETS["audit"]["quick"] = BUDGET
 
 
 def factory():

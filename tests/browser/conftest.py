@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from graddiv.paper.published import PaperValues
-from graddiv.report.renderers import render
+from graddiv.report.page import render
 from tests.report import fake
 
 BROWSER = which("chromium") or which("google-chrome")

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from graddiv.auditing import audit
-from graddiv.auditing.board import board
+from graddiv import audit
+from graddiv.evaluation.card import board
 from tests.audit.planted import BUDGET, Linear, Noisy, examples, margin_radii
 from tests.browser.conftest import Browser
 from tests.browser.test_report import CONTRAST

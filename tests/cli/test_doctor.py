@@ -11,7 +11,8 @@ from graddiv import store
 from graddiv.cli import app
 from graddiv.cli.doctor import PEERS, REQUIRED
 from graddiv.errors import GradDivError
-from graddiv.paper.selfcheck import Check
+from graddiv.paper.shipped import RangeCheck
+from graddiv.runs import Log
 from tests.fake_records import arrays, description
 from tests.training.helpers import tiny
 
@@ -63,8 +64,8 @@ def test_the_selfcheck_finds_what_is_expected_and_notices_what_is_not(monkeypatc
     done = graddiv("doctor", "--selfcheck", "--device", "cpu")
     assert done.returncode == 0, done.stdout
     assert done.stdout.count(": ok") == 5
-    wrong = [Check("clean accuracy", 12.0, 96, 100)]
-    monkeypatch.setattr("graddiv.paper.selfcheck.selfcheck", lambda device: iter(wrong))
+    wrong = [RangeCheck("clean accuracy", 12.0, 96, 100)]
+    monkeypatch.setattr("graddiv.paper.shipped.selfcheck", lambda device: iter(wrong))
     result = CliRunner().invoke(app, ["doctor", "--selfcheck", "--device", "cpu"])
     assert result.exit_code == 1
     assert "NOT AS EXPECTED" in result.output
@@ -75,7 +76,7 @@ def test_doctor_of_a_run_names_what_is_damaged(tmp_path: Path) -> None:
     for name in ("a", "b"):
         store.write_arrays(tmp_path / "records" / f"{name}.record", arrays(), description())
     store.write_json(tmp_path / "experiment.json", tiny("mnist/adv-bnn").dump())
-    log = store.Log(tmp_path / "metrics.jsonl")
+    log = Log(tmp_path / "metrics.jsonl")
     log(event="start")
     log.close()
     (tmp_path / "notes.txt").write_text("not ours")
@@ -91,3 +92,9 @@ def test_doctor_of_a_run_names_what_is_damaged(tmp_path: Path) -> None:
     assert found.output.startswith(f"DAMAGED {path}: {path} is damaged: its content has sha256")
     with pytest.raises(GradDivError, match="there is no directory"):
         CliRunner().invoke(app, ["doctor", str(tmp_path / "none")], catch_exceptions=False)
+
+
+def test_it_lists_the_libraries_that_tests_compare_with() -> None:
+    said = CliRunner().invoke(app, ["doctor", "--peers"], catch_exceptions=False).output
+    assert "torchattacks" in said
+    assert "torchattacks" not in CliRunner().invoke(app, ["doctor"], catch_exceptions=False).output

@@ -16,8 +16,7 @@ from typer.testing import CliRunner
 from graddiv import store
 from graddiv.cli import app
 from graddiv.tuning import Search, tune
-from tests.cli.test_reproduce import TINY
-from tests.helpers import no_type_checks
+from tests.helpers import TINY, no_type_checks
 from tests.test_tuning import EXPERIMENT, JUDGE, Watch
 from tests.training.test_kill import ended, forked
 
@@ -56,10 +55,7 @@ def test_reproduce(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [name for name in found[0] if found[0][name] != found[1][name]] == []
     done = subprocess.run(
         [sys.executable, "-m", "graddiv", *target, "--runs", tmp_path / "whole" / "runs", "--out", tmp_path / "c"],
-        env={
-            **os.environ,
-            **{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)},
-        },
+        env={**os.environ, **{"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}},
         capture_output=True,
     )
     assert done.returncode == 0, done.stderr.decode()

@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 
 from graddiv import __version__, store
-from graddiv.attacks.registry import ATTACKS
+from graddiv.attacks.suites import ATTACKS
 from graddiv.cli import main
 from graddiv.errors import GradDivError
 from graddiv.recipes import names
 from tests.fake_records import arrays, description
-from tests.test_store import room
+from tests.helpers import room
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -64,7 +64,7 @@ def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
     store.write_arrays(tmp_path / "a.record", arrays(), description())
     for options in ([], ["--csv"]):
         with Path("/dev/full").open("w") as full:
-            command = [sys.executable, "-m", "graddiv", "records", str(tmp_path), *options]
+            command = [sys.executable, "-m", "graddiv", "report", "--records", str(tmp_path), *options]
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, env=ENVIRONMENT)
         assert (done.returncode, done.stderr) == (2, "graddiv: the output: No space left on device\n")
 
@@ -77,7 +77,7 @@ def test_a_full_disk_is_told_when_a_directory_is_locked(tmp_path: Path) -> None:
 def test_columns_of_csv_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     store.write_arrays(tmp_path / "a.record", arrays(), description())
     store.write_arrays(tmp_path / "b.record", arrays(), description("clean"))
-    shown = {graddiv("records", str(tmp_path), "--csv", PYTHONHASHSEED=seed).stdout for seed in "123"}
+    shown = {graddiv("report", "--records", str(tmp_path), "--csv", PYTHONHASHSEED=seed).stdout for seed in "123"}
     assert len(shown) == 1
 
 
@@ -117,8 +117,7 @@ def completed(*words: str) -> list[str]:
     """What a shell is offered behind these words, the last of which is not finished."""
     line = ["graddiv", *words]
     asked = {"_GRADDIV_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(line), "COMP_CWORD": str(len(words))}
-    slow = "atexit.register(lambda: 'torch' in sys.modules and print('torch'))"
-    run = f"import atexit, sys; {slow}; from graddiv.cli import app; app(prog_name='graddiv')"
+    run = "from graddiv.cli import app; app(prog_name='graddiv')"
     done = subprocess.run([sys.executable, "-c", run], capture_output=True, text=True, env={**ENVIRONMENT, **asked})
     assert done.stderr == ""
     return done.stdout.split()

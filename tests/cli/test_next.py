@@ -8,13 +8,12 @@ import pytest
 from typer.main import get_command
 from typer.testing import CliRunner, Result
 
-from graddiv.auditing import BUDGETS
 from graddiv.cli import app
+from graddiv.evaluation.budget import BUDGETS
 from graddiv.recipes import recipe
 from graddiv.training import train
 from tests.audit.planted import BUDGET
-from tests.helpers import no_type_checks
-from tests.test_readme import SETTINGS
+from tests.helpers import SETTINGS, no_type_checks
 
 SMALL = tuple(f"--set={setting}" for setting in SETTINGS)
 JUDGED = ("--examples=2", "--epsilon=0.1")
@@ -26,21 +25,13 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("mnist-mini/adv-bnn+graddiv", "--scale=demo", *SMALL, "--lambdas=0.1", "--n=1", "--m=1", "--examples=2"),
     ),
     "attack": (("RUN", "--attacks=fgsm", "--modes=eot1", *JUDGED),),
-    "records": (("RUN",), ("RUN", "--csv")),
-    "measure": (("RUN", "--what=concentration", "--n=2", *JUDGED),),
-    "transfer": (("RUN", "--k=2", "--m=1", *JUDGED),),
-    "checklist": (("RUN", "--quick", *JUDGED),),
-    "sweep": (("RUN", "--over=n", "--values=1,2", "--m=1", *JUDGED),),
+    "measure": (("RUN", "--what=concentration", "--n=2", *JUDGED), ("RUN", "--what=checklist", "--quick", *JUDGED)),
     "audit": (("RUN", *JUDGED, "--out=audits/mine"),),
-    "board": (("audits",),),
-    "rescore": (("audits/mine", "--model=RUN"),),
-    "report": (("RUN", "--out=report"),),
+    "board": (("audits",), ("audits/mine", "--rescore", "--model=RUN")),
+    "report": (("RUN", "--out=report"), ("RUN", "--records"), ("RUN", "--records", "--csv")),
     "reproduce": (("--list",), ("demo", "--quick", "--dry-run"), ("table1", "--dry-run", "--data-root=nowhere")),
-    "recipes": ((),),
-    "recipes show": (("mnist/adv-bnn",),),
-    "data list": ((),),
-    "data verify": (("synthetic",), ("mnist", "--data-root=nowhere")),
-    "data fetch": (("mnist-mini",),),
+    "recipes": ((), ("mnist/adv-bnn",)),
+    "data": ((), ("verify", "synthetic"), ("verify", "mnist", "--data-root=nowhere"), ("fetch", "mnist-mini")),
 }
 """Each with arguments that make it small, in an order in which one finds what others made."""
 
@@ -74,7 +65,7 @@ def test_every_command_says_what_to_do_next(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("graddiv.performance.keep_memory", lambda: True)  # not for the other tests of this process
     monkeypatch.setattr("graddiv.data.files.search_path", lambda root: [tmp_path / "nowhere"])
-    monkeypatch.setitem(BUDGETS, "quick", BUDGET)
+    monkeypatch.setitem(BUDGETS["audit"], "quick", BUDGET)
     with no_type_checks():
         train(recipe("mnist-mini/adv-bnn", "demo", SETTINGS), tmp_path / "run")
     for command, calls in COMMANDS.items():

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.paper.published import PaperValues
-from graddiv.report.renderers import render
+from graddiv.report.page import render
 from tests.report import fake
 
 
@@ -52,7 +52,7 @@ def test_a_report_on_a_run(tmp_path: Path) -> None:
 def test_a_report_can_be_kept_with_all_it_is_drawn_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = tmp_path / "run"
     fake.run(run, "adv-train", repeats=1)
-    monkeypatch.setattr("graddiv.report.archive._copy_network", lambda source, target: None)  # the fake has none
+    monkeypatch.setattr("graddiv.report.plan._copy_network", lambda source, target: [])  # the fake has none
     output(run, "--archive", tmp_path / "kept", "--m", 20)
     shutil.rmtree(run)
     before = files(tmp_path / "kept")

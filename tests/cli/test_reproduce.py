@@ -10,22 +10,11 @@ from typer.testing import CliRunner
 
 from graddiv.cli import app
 from graddiv.errors import GradDivError
-from graddiv.evaluation.batches import Job
+from graddiv.evaluation.budget import BUDGETS
 from graddiv.paper.entries import ENTRIES
-from graddiv.paper.entry import QUICK_EFFORT
+from tests.helpers import TINY
 
-TINY = [
-    argument
-    for setting in (
-        "training.epochs=1",
-        "training.batch=16",
-        "training.decays=[]",
-        "data.examples=32",
-        "network.width=0.05",
-    )
-    for argument in ("--set", setting)
-]
-SMALLEST = replace(QUICK_EFFORT, examples=2, curve_n=(1,), m=1, gradients=2, radii=2, batch=2)
+SMALLEST = replace(BUDGETS["scale"]["minute"], examples=2, curve_n=(1,), m=1, gradients=2, curve_radii=2, batch=2)
 """What a test of the demo's networks has time for."""
 
 
@@ -64,7 +53,7 @@ def test_a_plan_without_its_data_says_how_to_get_them(tmp_path: Path, monkeypatc
     shown = output("table1", "--dry-run", "--runs", str(tmp_path / "runs"))
     assert "train PNI on cifar10" in shown
     assert "graddiv data fetch cifar10" in shown
-    assert re.search(r"a partial total: the data of \d+ of \d+ stages is missing", " ".join(shown.split()))
+    assert re.search(r"a partial total: the data of \d+ of \d+ tasks is missing", " ".join(shown.split()))
     with pytest.raises(GradDivError, match="graddiv data fetch cifar10"):
         output("table1", "--runs", str(tmp_path / "runs"))
 
@@ -80,7 +69,7 @@ def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path, monkeypatch: pyt
     again = output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where, "--dry-run")
     assert again.count("done") == 4
     with monkeypatch.context() as watched:
-        watched.setattr(Job, "write_batch", computed_again)
+        watched.setattr("graddiv.evaluation.run._Files.keep", computed_again)
         watched.setattr("graddiv.training.loop._Training._step", computed_again)
         output("scatter", "--data", "mnist-mini", "--scale", "demo", *TINY, *where)
     with pytest.raises(GradDivError, match="target = 'scatter', now it is 'kappa-mnist'"):
@@ -89,7 +78,7 @@ def test_from_nothing_to_a_report_and_not_twice(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.slow
 def test_a_quick_demo_is_in_nobodys_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("graddiv.paper.planning.QUICK_EFFORT", SMALLEST)
+    monkeypatch.setitem(BUDGETS["scale"], "minute", SMALLEST)
     runs = ["--runs", str(tmp_path / "runs")]
     output("demo", "--quick", *runs, "--out", str(tmp_path / "out"))
     assert "?" not in output("demo", *runs, "--dry-run")

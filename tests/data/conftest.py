@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from graddiv.data import lookup
+from graddiv.data import SOURCES
 from graddiv.data.files import locate
 
 OFFICIAL = os.environ.get("GRADDIV_DATA")
@@ -29,7 +29,7 @@ def official(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     def official(name: str) -> None:
         if OFFICIAL:
             monkeypatch.setenv("GRADDIV_DATA", OFFICIAL)
-        source = lookup(name)
+        source = SOURCES[name]
         if not OFFICIAL or not all(locate(source, file) for file in source.all_files):
             pytest.skip(f"the official {name} files are not below $GRADDIV_DATA")
 

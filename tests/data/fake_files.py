@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graddiv.data.source import File, Source
+from graddiv.data.dataset import File, Source
 
 
 def idx(array: np.ndarray) -> bytes:

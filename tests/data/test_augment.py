@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from graddiv.data import augmented, load
-from graddiv.data.augment import crop_and_flip
+from graddiv.data.dataset import crop_and_flip
 from graddiv.seeding import fold, uniform
 from tests.helpers import global_rng_untouched, no_type_checks
 

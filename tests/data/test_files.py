@@ -1,14 +1,13 @@
 import hashlib
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from graddiv.data import files, lookup
-from graddiv.data.files import cache_folder, fetch_root, inspect, locate, md5_of, search_path, verified
-from graddiv.data.mini import SOURCE as MINI
+from graddiv.data import SOURCES
+from graddiv.data.files import fetch_root, inspect, locate, md5_of, search_path, verified
+from graddiv.data.mnist import MINI
 from graddiv.data.stl10 import SOURCE as STL10
 from graddiv.errors import GradDivError
 
@@ -27,7 +26,7 @@ def test_search_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_cache_folder_without_xdg(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CACHE_HOME")
-    assert cache_folder() == tmp_path / "home" / ".cache" / "graddiv"
+    assert search_path()[-1] == tmp_path / "home" / ".cache" / "graddiv" / "data"
 
 
 def put(root: Path, name: str) -> None:
@@ -57,64 +56,6 @@ def test_fetch_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert fetch_root(STL10) == tmp_path / "two"  # what is there is completed
 
 
-@pytest.fixture
-def computed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """Paths whose md5 was computed and not remembered."""
-    paths: list[Path] = []
-    compute = files.digest_of
-
-    def counting(path: Path) -> str:
-        paths.append(path)
-        return compute(path)
-
-    monkeypatch.setattr(files, "digest_of", counting)
-    return paths
-
-
-def test_md5_is_remembered(tmp_path: Path, computed: list[Path]) -> None:
-    path, other = tmp_path / "file", tmp_path / "other"
-    path.write_bytes(b"one")
-    other.write_bytes(b"other")
-    for _ in range(3):
-        assert md5_of(path) == hashlib.md5(b"one").hexdigest()
-        assert md5_of(other) == hashlib.md5(b"other").hexdigest()
-    assert computed == [path, other]
-    assert md5_of(path, remembered=False) == hashlib.md5(b"one").hexdigest()
-    assert len(computed) == 3
-
-
-def test_changed_file_is_computed_again(tmp_path: Path, computed: list[Path]) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"one")
-    md5_of(path)
-    path.write_bytes(b"two")
-    os.utime(path, ns=(0, 0))
-    assert md5_of(path) == hashlib.md5(b"two").hexdigest()
-    path.write_bytes(b"three")
-    os.utime(path, ns=(0, 0))
-    assert md5_of(path) == hashlib.md5(b"three").hexdigest()
-    assert len(computed) == 3
-
-
-def test_cache_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, computed: list[Path]) -> None:
-    (tmp_path / "in-the-way").write_text("a file")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "in-the-way"))
-    path = tmp_path / "file"
-    path.write_bytes(b"one")
-    assert md5_of(path) == md5_of(path) == hashlib.md5(b"one").hexdigest()
-    assert len(computed) == 2
-
-
-@pytest.mark.parametrize("content", ["", "{", "[1]", "null", '{"PATH": 3}', '{"PATH": [3]}', "\x00"])
-def test_cache_that_is_damaged(tmp_path: Path, content: str) -> None:
-    path, memory = tmp_path / "file", tmp_path / "cache" / "graddiv" / "md5.json"
-    path.write_bytes(b"one")
-    memory.parent.mkdir(parents=True)
-    memory.write_text(content.replace("PATH", str(path)))
-    assert md5_of(path) == hashlib.md5(b"one").hexdigest()
-    assert json.loads(memory.read_text())[str(path)][2] == md5_of(path)
-
-
 def test_unreadable_file(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(GradDivError, match=r"folder cannot be read \(.+\), expected a readable file"):
@@ -136,7 +77,7 @@ def test_inspect(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["mnist", "cifar10", "stl10"])
 def test_every_official_file_has_its_md5(official: Callable[[str], None], name: str) -> None:
     official(name)
-    for copy, md5 in inspect(lookup(name)):
+    for copy, md5 in inspect(SOURCES[name]):
         assert md5 == copy.md5, copy.name
 
 

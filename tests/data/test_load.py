@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from graddiv.data import Dataset, load, lookup, names, registry, status
+from graddiv.data import SOURCES, SPLITS, Dataset, load, status
 from graddiv.data.mnist import SOURCE as MNIST
 from graddiv.errors import GradDivError
 from tests.data.fake_files import adopt, idx, pixels, write
@@ -20,12 +20,12 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(raw / "train-labels-idx1-ubyte.gz", idx(LABELS))
     write(raw / "t10k-images-idx3-ubyte", idx(pixels(5, 28, 28)))
     write(raw / "t10k-labels-idx1-ubyte", idx(LABELS[:5]))
-    monkeypatch.setitem(registry.SOURCES, "mnist", adopt(MNIST, raw.parents[1], train=20, test=5, held_out=3))
+    monkeypatch.setitem(SOURCES, "mnist", adopt(MNIST, raw.parents[1], train=20, test=5, held_out=3))
     return raw.parents[1]
 
 
 def test_splits(root: Path) -> None:
-    splits = {split: load("mnist", split, root) for split in registry.SPLITS}
+    splits = {split: load("mnist", split, root) for split in SPLITS}
     assert splits["train"].ids.tolist() == list(range(17))
     assert splits["validation"].ids.tolist() == [17, 18, 19]
     assert splits["train+validation"].ids.tolist() == list(range(20))
@@ -53,15 +53,15 @@ def test_validation_does_not_keep_the_training_images(root: Path) -> None:
     ],
 )
 def test_sizes_of_the_paper(name: str, sizes: tuple[int, int, int]) -> None:
-    source = lookup(name)
+    source = SOURCES[name]
     assert (source.sizes["train"] - source.held_out, source.held_out, source.sizes["test"]) == sizes
-    assert name in names()
+    assert name in SOURCES
     assert len(source.classes) == 10
 
 
 @pytest.mark.parametrize("name", ["synthetic", "mnist-mini"])
 def test_what_is_loaded_is_what_is_announced(name: str) -> None:
-    source = lookup(name)
+    source = SOURCES[name]
     for part in ("train+validation", "test"):
         data = load(name, part)
         assert isinstance(data, Dataset)
@@ -115,11 +115,11 @@ def test_changed_file_is_refused(root: Path) -> None:
 
 
 def test_status(root: Path) -> None:
-    assert status(lookup("synthetic")) == "generated"
-    assert status(lookup("mnist-mini")) == "embedded in the package"
-    assert status(lookup("cifar10")) == "missing; get it with 'graddiv data fetch cifar10'"
-    assert status(lookup("mnist"), root) == f"found in {root}"
+    assert status(SOURCES["synthetic"]) == "generated"
+    assert status(SOURCES["mnist-mini"]) == "embedded in the package"
+    assert status(SOURCES["cifar10"]) == "missing; get it with 'graddiv data fetch cifar10'"
+    assert status(SOURCES["mnist"], root) == f"found in {root}"
     (root / "MNIST" / "raw" / "t10k-labels-idx1-ubyte").unlink()
-    assert status(lookup("mnist"), root).startswith(
+    assert status(SOURCES["mnist"], root).startswith(
         "1 of 4 files missing; get it with 'graddiv data fetch mnist --data-root"
     )

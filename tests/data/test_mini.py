@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graddiv.data
-from graddiv.data import load, mini
+from graddiv.data import load, mnist
 
 PROJECT = Path(__file__).parents[2]
 
@@ -39,9 +39,13 @@ def test_images_are_digits() -> None:
     assert images.max() == 1
 
 
-def test_balanced_rows() -> None:
+def test_balanced_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "scripts"))
+    from cut_mnist_mini import balanced_rows
+
+    monkeypatch.delitem(sys.modules, "cut_mnist_mini")
     labels = np.array([1, 1, 0, 1, 0, *range(2, 10), *range(2, 10), 0])
-    assert mini.balanced_rows(labels, 2).tolist() == [0, 2, *range(5, 13), 1, 4, *range(13, 21)]
+    assert balanced_rows(labels, 2).tolist() == [0, 2, *range(5, 13), 1, 4, *range(13, 21)]
 
 
 def test_ships_with_its_attribution() -> None:
@@ -57,7 +61,7 @@ def test_equals_the_cut_of_the_official_files(official: Callable[[str], None], m
     from cut_mnist_mini import cut
 
     monkeypatch.delitem(sys.modules, "cut_mnist_mini")
-    with np.load(Path(mini.__file__).parent / "mnist_mini.npz") as committed:
+    with np.load(Path(mnist.__file__).parent / "mnist_mini.npz") as committed:
         again = cut()
         assert set(committed.files) == set(again)
         for name in again:

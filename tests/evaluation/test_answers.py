@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 from torch import nn
 
-from graddiv import GradDivWarning, evaluate, smoothing
+from graddiv import evaluate, smoothing
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target, evaluate_total
-from graddiv.evaluation.answers import check_answers
 from graddiv.networks import RandomizedNetwork
 from graddiv.records import Record
 from tests.audit.planted import Linear, Noisy
@@ -68,18 +67,17 @@ def test_other_settings_are_named_and_not_taken_for_another_network(tmp_path: Pa
 
 def test_noise_is_noticed_by_a_network_that_is_sure(tmp_path: Path) -> None:
     target = Target.of(smoothed(0.01, scale=300), images(6), labels(6))
-    check_answers(target, tmp_path / "answers.json")
+    target.check_answers(tmp_path / "answers.json")
     answers = np.array(json.loads((tmp_path / "answers.json").read_text())["answers"])
     assert answers.max(1).min() > 0.9999
-    check_answers(target, tmp_path / "answers.json")
+    target.check_answers(tmp_path / "answers.json")
     with pytest.raises(GradDivError, match="answers otherwise"):
-        check_answers(Target.of(smoothed(0.05, scale=300), images(6), labels(6)), tmp_path / "answers.json")
+        Target.of(smoothed(0.05, scale=300), images(6), labels(6)).check_answers(tmp_path / "answers.json")
 
 
 def test_a_module_that_draws_by_itself_is_known_again(tmp_path: Path) -> None:
     for _ in range(2):
-        with pytest.warns(GradDivWarning, match="pass randomize"):
-            evaluate(Noisy(Linear()), images(6).float(), labels(6), directory=tmp_path, **HOW)
+        evaluate(Noisy(Linear()), images(6).float(), labels(6), directory=tmp_path, **HOW)
 
 
 @pytest.mark.parametrize("answers", [None, "x", [[0.5], [0.5, 0.5]], [[0.5, 0.5]]])
@@ -87,4 +85,4 @@ def test_a_file_that_holds_something_else(answers: object, tmp_path: Path) -> No
     path = tmp_path / "answers.json"
     path.write_text(json.dumps({"answers": answers}))
     with pytest.raises(GradDivError, match=r"answers\.json says answers = |answers otherwise"):
-        check_answers(Target.of(smoothed(0.1), images(6), labels(6)), path)
+        Target.of(smoothed(0.1), images(6), labels(6)).check_answers(path)

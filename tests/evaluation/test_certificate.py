@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from graddiv import GradDivError, pixeldp, smoothing
 from graddiv.attacks import EOT, PGD
 from graddiv.evaluation import Target
-from graddiv.evaluation.batches import run
-from graddiv.evaluation.certificate import ABSTAIN, certificate_job, certify, votes
+from graddiv.evaluation.decisions import ABSTAIN, certificate_job, certify, votes
+from graddiv.evaluation.run import IN_MEMORY
 from graddiv.geometry import L2
 from graddiv.networks import Normalize, bayesian
 from graddiv.seeding import fold, isolated
@@ -138,7 +138,7 @@ def test_a_class_must_be_chosen_by_someone() -> None:
 def test_the_record_says_what_is_certified() -> None:
     F, x = smoothing(convnet(nn.ReLU), SHAPE, sigma=0.5), images(8)
     y = votes(F, x, 200, 5).argmax(1)
-    [record] = run([certificate_job(Target.of(F, x, y, seed=4), draws=300)])
+    [record] = IN_MEMORY.run([certificate_job(Target.of(F, x, y, seed=4), draws=300)])
     assert record.sigma == 0.5
     assert record.accuracy() >= record.accuracy(0.2) >= record.accuracy(5.0) == 0
     assert record.accuracy() == pytest.approx(float(((record.label == y.numpy()) & (record.label >= 0)).mean()))

@@ -17,7 +17,7 @@ from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.experiment import parse
 from graddiv.records import AttackRecord, accuracy, read_all, summary
-from graddiv.runs import Run
+from graddiv.runs import Log, Run
 from tests.fake_records import attack_record, total_record
 
 SETTINGS = {
@@ -39,9 +39,11 @@ def trained_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     store.write_json(Run(directory).experiment_file, experiment.dump())
     Run(directory).checkpoints.mkdir()
     state = {f"network.{name}": tensor for name, tensor in F.state_dict().items()}
-    Run(directory).log_file.write_text('{"event": "epoch", "epoch": 1}\n')
-    size = Run(directory).log_file.stat().st_size
-    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": {"step": 1, "sums": {}, "log_size": size}})
+    log = Log(Run(directory).log_file)
+    log(event="epoch", epoch=1)
+    position = {"step": 1, "sums": {}, "log_size": log.size}
+    log.close()
+    store.write_tensors(Run(directory).last_checkpoint, state, {"progress": position})
     return directory
 
 
@@ -101,20 +103,20 @@ def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert record.kind == "total"
     monkeypatch.setattr(Attack, "__call__", computed_again)
     assert graddiv(*arguments).output == first.output
-    assert graddiv("records", run).stdout in first.stdout
-    (line,) = csv.DictReader(io.StringIO(graddiv("records", run, "--csv").stdout))
+    assert graddiv("report", "--records", run).stdout in first.stdout
+    (line,) = csv.DictReader(io.StringIO(graddiv("report", "--records", run, "--csv").stdout))
     assert int(line["cost_choice"]) >= 4 * 2 * 20
 
 
 def test_records_as_csv(run: Path) -> None:
     graddiv("attack", run, "--attacks", "fgsm", "--modes", "eot", "--n", 2, "--examples", 3)
     graddiv("measure", run, "--what", "concentration", "--n", 2, "--examples", 3)
-    rows = list(csv.DictReader(io.StringIO(graddiv("records", run, "--csv").stdout)))
+    rows = list(csv.DictReader(io.StringIO(graddiv("report", "--records", run, "--csv").stdout)))
     assert [row["kind"] for row in rows] == ["attack", "concentration", "attack"]
     assert rows[0]["label"] == "clean"
     assert rows[2]["lam"] == "0.1"
     assert float(rows[1]["mean_rho"]) > 0
-    assert "also there, for --csv and the report: concentration" in graddiv("records", run).output
+    assert "also there, for --csv and the report: concentration" in graddiv("report", "--records", run).output
 
 
 def test_records_of_several_networks_make_a_table_of_each(tmp_path: Path) -> None:
@@ -123,7 +125,7 @@ def test_records_of_several_networks_make_a_table_of_each(tmp_path: Path) -> Non
             store.write_arrays(
                 tmp_path / f"{made.kind}-{name}.record", made.arrays, {"kind": made.kind, **made.description}
             )
-    said = graddiv("records", tmp_path).output
+    said = graddiv("report", "--records", tmp_path).output
     for name in "ab":
         assert said.count(f"t ({name * 8}): epsilon 0.1") == 2, "the table of attacks, and that of the Total"
     for a in (accuracy([attack_record("PGD")]), summary(total_record().verdicts)):
@@ -135,7 +137,7 @@ def test_records_of_several_networks_make_a_table_of_each(tmp_path: Path) -> Non
 def test_measure_and_transfer(run: Path) -> None:
     said = graddiv("measure", run, "--n", 2, "--examples", 1, "--what", "concentration,gradients").output
     assert "concentration of 2 gradients" in said
-    said = graddiv("transfer", run, "--k", 2, "--m", 1, "--examples", 1).output
+    said = graddiv("measure", run, "--what", "transfer", "--k", 2, "--m", 1, "--examples", 1).output
     assert "accuracy on images made for another sample model" in said
     names = {path.name for path in (run / "records").glob("*.record")}
     assert names == {"concentration.record", "gradients.record", "transfer-eps0.2.record"}
@@ -163,30 +165,81 @@ def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
     }
 
 
-def test_sweep(run: Path) -> None:
-    said = graddiv("sweep", run, "--over", "n", "--values", "1,2", "--m", 1, "--examples", 2).output
-    assert "accuracy against n" in said
+def test_several_values_are_compared(run: Path) -> None:
+    eot_pgd = ("--attacks", "pgd", "--modes", "eot")
+    said = graddiv("attack", run, *eot_pgd, "--n", "1,2", "--m", 1, "--examples", 2).output
+    assert "EOT-PGD: accuracy against n" in said
     assert said.count("(95 % interval: ") == 2
-    by_lam = graddiv("sweep", run, "--over", "lam", "--n", 2, "--m", 1, "--examples", 2).output
-    assert "accuracy against lam\n  0.1 " in by_lam
-    assert f"records: {run / 'records'}" in by_lam.replace("\n", "")
-    with pytest.raises(GradDivError, match="values are needed"):
-        graddiv("sweep", run, "--over", "n")
-    arguments = ("sweep", run, "--over", "n", "--values", "2", "--m", 2, "--examples", 3)
+    arguments = ("attack", run, *eot_pgd, "--n", 2, "--m", "1,2", "--restarts", "1,2", "--examples", 3)
     with pytest.raises(GradDivError, match=r"was made with examples = 2, now it is 3: choose another .* --out"):
         graddiv(*arguments)
     graddiv(*arguments, "--out", run / "elsewhere")
     assert {path.name for path in (run / "elsewhere").glob("*.record")} == {
         "clean-r0.record",
-        "pgd-eot2-m2-eps0.2-r0.record",
+        *(f"pgd-eot2-m{m}{restarts}-eps0.2-r0.record" for m in (1, 2) for restarts in ("", "x2")),
     }
-    for wrong, message in (
-        (("--repeats", 0), "repeats is 0"),
-        (("--values", "2.5"), r"n is 2\.5, expected whole numbers"),
-        (("--over", "m", "--attack", "fgsm"), "FGSM has one step"),
-    ):
+    for wrong, message in ((("--repeats", 0), "repeats is 0"), (("--n", "2.5"), "'2.5' is no whole number")):
         with pytest.raises(GradDivError, match=message):
-            graddiv(*arguments, *wrong)
+            graddiv(*arguments, *wrong, "--out", run / "elsewhere")
+
+
+def test_runs_are_compared_by_lambda(run: Path) -> None:
+    other = Path(shutil.copytree(run, run.parent / "other"))
+    settings = json.loads(Run(other).experiment_file.read_text())
+    store.write_json(Run(other).experiment_file, {**settings, "graddiv": {**settings["graddiv"], "lam": 0.7}})
+    words = ("--attacks", "pgd", "--modes", "eot", "--n", 2, "--m", 1, "--examples", 2)
+    said = graddiv("attack", run, other, *words, "--out", run.parent / "out").output
+    assert re.search(r"EOT-PGD: accuracy against lam\n  0\.1 .*\n  0\.7 ", said)
+    assert (run.parent / "out" / "other" / "pgd-eot2-m1-eps0.2-r0.record").exists()
+
+
+def test_the_other_norm(run: Path) -> None:
+    done = graddiv("attack", run, "--norm", "l2", "--modes", "eot", "--m", 1, "--n", 2, "--examples", 2)
+    assert "epsilon 1.4 in L2, 2 test" in done.output, "the radius of the ball like that of training"
+    assert "B&B is left out: it is not made for the norm L2" in done.stderr
+    records = [r for r in read_all(run / "records") if isinstance(r, AttackRecord) and not r.is_clean]
+    assert {r.attack["norm"] for r in records if r.attack} == {"L2"}
+    for name in ("bb", "fgsm"):
+        words = ("attack", run, "--attacks", name, "--examples", 2)
+        with pytest.raises(GradDivError, match="expected Linf" if name == "bb" else "unknown norm 'l3'"):
+            graddiv(*words, "--norm", "l2" if name == "bb" else "l3")
+
+
+def test_measurements_in_the_other_norm(run: Path) -> None:
+    for what in ("gradient-noise", "rotation", "concentration"):
+        graddiv("measure", run, "--what", what, "--norm", "l2", "--n", 2, "--m", 1, "--examples", 1)
+    names = {path.name for path in (run / "records").glob("*.record")}
+    assert names == {"gradient-noise-l2-eps1.4.record", "rotation-l2-eps1.4.record", "concentration.record"}
+    with pytest.raises(GradDivError, match="transfer is measured in linf only"):
+        graddiv("measure", run, "--what", "transfer", "--norm", "l2")
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ("transfer R --k 2 --m 1", "measure --what transfer R --k 2 --m 1"),
+        ("checklist R --quick", "measure --what checklist R --quick"),
+        ("records R --csv", "report --records R --csv"),
+        ("rescore CARD --model M", "board --rescore CARD --model M"),
+        ("recipes show NAME --scale quick", "recipes NAME --scale quick"),
+        ("sweep R --over n --values 1,2", "attack R --attacks pgd --modes eot --m 20 --n 1,2"),
+        ("sweep R --over=m --values=1,2 --n 5", "attack R --attacks pgd --modes eot --m 1,2 --n 5"),
+        ("sweep R --over epsilon --values .1,.2", "attack R --epsilon .1,.2 --attacks pgd --modes eot --m 20"),
+        ("sweep R S --over lam --attack fab --models 3", "attack R S --attacks fab --modes eot --m 20 --models 3"),
+    ],
+)
+def test_commands_of_before_say_what_they_are_now(before: str, now: str) -> None:
+    said = graddiv(*before.split(), "--help")
+    assert "DeprecationWarning" in said.stderr
+    assert set(now.split()) <= set(re.findall(r"'graddiv ([^']*)'", said.stderr)[-1].split())
+    assert f"graddiv {now.split()[0]}" in said.stdout or now.split()[0] in said.stdout
+
+
+def test_a_sweep_of_before_still_runs(run: Path) -> None:
+    said = graddiv("sweep", run, "--over", "n", "--values", "1,2", "--m", 1, "--examples", 2)
+    assert "accuracy against n" in said.output
+    with pytest.raises(GradDivError, match="--n has no value"):
+        graddiv("sweep", run, "--over", "n")
 
 
 def test_a_run_that_is_being_written_is_left_alone(run: Path) -> None:
@@ -196,10 +249,23 @@ def test_a_run_that_is_being_written_is_left_alone(run: Path) -> None:
 
 @pytest.mark.slow
 def test_checklist(run: Path) -> None:
-    said = graddiv("checklist", run, "--quick", "--examples", 10).output
+    said = graddiv("measure", run, "--what", "checklist", "--quick", "--examples", 10).output
     assert "verdict" in said
     written = json.loads((run / "records-quick" / "checklist.json").read_text())
     assert len(written["items"]) == 8
+
+
+def test_options_of_the_checklist_are_not_ignored(run: Path) -> None:
+    with pytest.raises(GradDivError, match="--what checklist"):
+        graddiv("measure", run, "--what", "concentration", "--quick")
+    with pytest.raises(GradDivError, match="one radius"):
+        graddiv("measure", run, "--what", "checklist", "--epsilon", "0.1,0.2")
+
+
+@pytest.mark.parametrize("command", [("attack",), ("measure", "--what", "nearby")])
+def test_a_radius_in_bytes_is_refused(run: Path, command: tuple[str, ...]) -> None:
+    with pytest.raises(GradDivError, match=r"epsilon is 8.* 8/255"):
+        graddiv(*command, run, "--epsilon", "8")
 
 
 def test_the_strong_suite_chooses_by_itself_how_many_models_it_sees(run: Path) -> None:

@@ -7,8 +7,8 @@ from scipy.stats import norm
 
 from graddiv.attacks import PGD
 from graddiv.evaluation import Target, evaluate
-from graddiv.evaluation.batches import run
 from graddiv.evaluation.concentration import concentration_job, loss_increase_job
+from graddiv.evaluation.run import IN_MEMORY
 from graddiv.geometry import L2, Linf
 from tests.evaluation.common import SIGMA, examples, linear
 
@@ -61,7 +61,7 @@ def test_concentration_of_a_linear_network() -> None:
     """Gradients of the soft margin are w_other - w_y ~ N(-mu, 2 sigma^2): their mean cosine is known for large p."""
     F, mu = linear(sigma=0.3)
     x, y, _ = examples(5, mu)
-    [record] = run([concentration_job(Target.of(F, x, y), n=300)])
+    [record] = IN_MEMORY.run([concentration_job(Target.of(F, x, y), n=300)])
     rng = np.random.default_rng(0)
     g = mu.numpy() + 0.3 * np.sqrt(2) * rng.standard_normal((200_000, 16))
     rho = np.linalg.norm((g / np.linalg.norm(g, axis=1, keepdims=True)).mean(0))
@@ -72,7 +72,7 @@ def test_concentration_of_a_linear_network() -> None:
 def test_the_loss_increase_of_small_steps_is_the_first_order_one() -> None:
     F, mu = linear(sigma=0.1)
     x, y, _ = examples(20, mu)
-    [record] = run([loss_increase_job(Target.of(F, x, y), epsilon=1e-4, n=20, m=4, fresh=60, gradients=60)])
+    [record] = IN_MEMORY.run([loss_increase_job(Target.of(F, x, y), epsilon=1e-4, n=20, m=4, fresh=60, gradients=60)])
     np.testing.assert_allclose(record.increase, record.first_order, rtol=0.2)
     assert record.holds.all()
     assert (record.increase <= record.theorem).all()

@@ -10,9 +10,10 @@ from torch import Tensor, nn
 from graddiv.attacks import FAB, FGSM, PGD, Attack, Square
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, attack_all, attack_until_fooled, cells, evaluate_total, predict
-from graddiv.evaluation import prediction as prediction_module
 from graddiv.evaluation.elimination import LEVEL, sure_enough, sureness, total_job
+from graddiv.evaluation.run import Session
 from graddiv.networks import bayesian, randomize
+from graddiv.networks import prediction as prediction_module
 from graddiv.records import TotalRecord, cross_fitted_total, read_all
 from graddiv.seeding import fold, generator, isolated
 from tests.evaluation.common import assert_same, contents, small_target
@@ -116,7 +117,7 @@ def test_models_that_judge_are_asked_once_all_attacks_are_over(monkeypatch: pyte
         asked.append(seed)
         return models_of(F, n, seed)  # type: ignore[arg-type]
 
-    for module in ("graddiv.evaluation.prediction", "graddiv.networks.prediction"):
+    for module in ("graddiv.evaluation.elimination", "graddiv.networks.prediction"):
         monkeypatch.setattr(f"{module}.models_of", spy)
     (found,) = attack_until_fooled(target, wanted_of(target, 0.1))
     choosing, judging = ([fold(0, role, 0, i) for i in range(2)] for role in ("choice", "ensemble"))
@@ -155,17 +156,17 @@ def test_an_evaluation_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(Attack, "__call__", dies_in_the_second_batch)
     wanted = wanted_of(target, 0.001)  # nobody leaves but those who are wrong already
     with pytest.raises(KeyboardInterrupt):
-        attack_until_fooled(target, wanted, tmp_path)
+        attack_until_fooled(target, wanted, Session(tmp_path))
     assert [path.name for path in tmp_path.rglob("0*")] == ["00000"]
     first = next(tmp_path.rglob("00000")).read_bytes()
     monkeypatch.undo()
-    (found,) = attack_until_fooled(target, wanted, tmp_path)
+    (found,) = attack_until_fooled(target, wanted, Session(tmp_path))
     assert_same([found], attack_until_fooled(target, wanted))
     assert first not in contents(tmp_path).values()
     (stored,) = read_all(tmp_path)
     assert isinstance(stored, TotalRecord)
     monkeypatch.setattr(Attack, "__call__", dies_in_the_second_batch)
-    attack_until_fooled(target, wanted, tmp_path)
+    attack_until_fooled(target, wanted, Session(tmp_path))
     assert len(runs) == 7
 
 

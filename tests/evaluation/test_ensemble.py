@@ -1,15 +1,15 @@
 import numpy as np
 
 from graddiv.evaluation import Cell, attack_cell
-from graddiv.evaluation.batches import run
-from graddiv.evaluation.ensemble import ensemble_size_job
+from graddiv.evaluation.decisions import ensemble_size_job
+from graddiv.evaluation.run import IN_MEMORY
 from tests.evaluation.common import small_target
 
 
 def test_accuracy_by_size_is_that_of_single_models_and_of_the_ensemble_that_judges() -> None:
     target = small_target(b=30, n_ensemble=6)
     clean = attack_cell(target, Cell(None, "fixed", 1, 0.0, 0))
-    [record] = run([ensemble_size_job(target, n=9)])
+    [record] = IN_MEMORY.run([ensemble_size_job(target, n=9)])
     assert record.right.shape == (30, 9)
     np.testing.assert_array_equal(record.right[:, 0], clean.right[:, 0])
     np.testing.assert_array_equal(record.right[:, 5], clean.correct)
@@ -17,5 +17,5 @@ def test_accuracy_by_size_is_that_of_single_models_and_of_the_ensemble_that_judg
 
 
 def test_a_deterministic_network_has_one_size() -> None:
-    [record] = run([ensemble_size_job(small_target("dirac"), n=9)])
+    [record] = IN_MEMORY.run([ensemble_size_job(small_target("dirac"), n=9)])
     assert record.right.shape == (10, 1)

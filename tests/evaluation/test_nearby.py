@@ -6,11 +6,10 @@ from torch import Tensor, nn
 
 from graddiv import GradDivError, bayesian
 from graddiv.evaluation import Target
-from graddiv.evaluation.batches import run
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.concentration import concentration_job
-from graddiv.evaluation.look import Look
-from graddiv.evaluation.nearby import SHARES, displaced, nearby_job
+from graddiv.evaluation.concentration import SHARES, concentration_job, displaced, nearby_job
+from graddiv.evaluation.inspection import Inspection
+from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import Dirac
 from graddiv.seeding import uniform
 from tests.evaluation.common import small_target
@@ -34,7 +33,7 @@ def kinked_target() -> Target:
 
 
 def test_a_kink_at_the_examples_is_seen_and_its_width_too() -> None:
-    [record] = run([nearby_job(kinked_target(), epsilon=10.0 * KINK, n=10, shares=(0.0, 0.05, 1.0))])
+    [record] = IN_MEMORY.run([nearby_job(kinked_target(), epsilon=10.0 * KINK, n=10, shares=(0.0, 0.05, 1.0))])
     at, inside, beyond = record.rho.mean(0)
     assert at < 0.3
     assert inside < 0.3
@@ -46,20 +45,20 @@ def test_a_kink_at_the_examples_is_seen_and_its_width_too() -> None:
 
 def test_the_check_warns_of_a_kink_and_of_nothing_else() -> None:
     target = kinked_target()
-    item = CHECKS["kink"](Look(target.F, *target.examples(slice(0, 4))[:2]))
+    item = CHECKS["kink"](Inspection(target.F, *target.examples(slice(0, 4))[:2]))
     assert item.verdict == "warn"
     assert item.evidence["cosine_around_them"] > item.evidence["cosine_at_images"] + 0.15
     assert "in a kink at the images alone" in item.sentence
-    noisy = Look(network("bayesian"), images(4), labels(4))
+    noisy = Inspection(network("bayesian"), images(4), labels(4))
     assert CHECKS["kink"](noisy).verdict == "pass"
-    alone = CHECKS["kink"](Look(Dirac(convnet()), images(4), labels(4)))
+    alone = CHECKS["kink"](Inspection(Dirac(convnet()), images(4), labels(4)))
     assert (alone.verdict, alone.evidence) == ("pass", {})
 
 
 def test_at_distance_0_it_is_the_concentration_of_the_same_models() -> None:
     target = small_target(b=5)
-    [near] = run([nearby_job(target, epsilon=0.3, n=6)])
-    [here] = run([concentration_job(target, n=6)])
+    [near] = IN_MEMORY.run([nearby_job(target, epsilon=0.3, n=6)])
+    [here] = IN_MEMORY.run([concentration_job(target, n=6)])
     assert near.distances == [share * 0.3 for share in SHARES]
     assert near.mean_cosine[:, 0] == pytest.approx(here.mean_cosine, rel=1e-5)
 

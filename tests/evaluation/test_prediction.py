@@ -4,13 +4,13 @@ from jaxtyping import Int64
 from torch import Tensor, nn
 
 from graddiv.attacks import EOT, PGD, as_view
-from graddiv.directions import loss_increase
-from graddiv.directions.moments import moments
+from graddiv.diversity import loss_increase
+from graddiv.diversity.concentration import moments
 from graddiv.evaluation import Target
-from graddiv.evaluation.batches import run
 from graddiv.evaluation.concentration import concentration_job
-from graddiv.evaluation.prediction import accuracy_by_size, count_models, models_of, predict
+from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import Noise, RandomizedNetwork, Theta
+from graddiv.networks.prediction import count_models, models_of, predict
 from tests.helpers import KINDS, convnet, images, labels, network
 
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -36,7 +36,6 @@ def test_what_is_computed_from_them_holds_no_graph(kind: str) -> None:
     """Even where the images themselves ask for gradients."""
     F, x, y = network(kind), images(3).requires_grad_(), labels(3)
     assert not predict(F, x, n=2).scores.requires_grad
-    assert not accuracy_by_size(F, x, y, n=2).requires_grad
     assert not loss_increase(models_of(F, 2, 0), x, y, torch.zeros_like(x)).requires_grad
     found = moments(models_of(F, 2, 0), x, y)
     assert not any(value.requires_grad for value in found[1:] if isinstance(value, Tensor))
@@ -73,5 +72,5 @@ def test_any_network_may_say_that_it_is_deterministic() -> None:
     assert (view.n, view.fresh, view.label("PGD"), view.cost.draws) == (1, False, "PGD", 0)
     target = Target.of(F, x, y)
     assert not target.random
-    [record] = run([concentration_job(target)])
+    [record] = IN_MEMORY.run([concentration_job(target)])
     assert (record.mean_cosine == 1).all()

@@ -9,8 +9,9 @@ from torch import nn
 from graddiv import GradDivError, bayesian
 from graddiv.attacks import ARC, StochasticPGD
 from graddiv.evaluation import Target, evaluate, strong_cells
-from graddiv.evaluation.batches import run
-from graddiv.evaluation.strong import gradient_noise_job, strong_plan
+from graddiv.evaluation.concentration import gradient_noise_job
+from graddiv.evaluation.robustness import strong_plan
+from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.geometry import L2, Linf
 from graddiv.networks import Dirac
 from graddiv.records import read_all
@@ -38,7 +39,7 @@ def test_the_pilot_tells_a_noisy_network_from_a_quiet_one() -> None:
 
 
 def test_the_record_holds_what_was_predicted_and_what_was_found(tmp_path: Path) -> None:
-    [record] = run([gradient_noise_job(noisy_target(0.7), tmp_path, epsilon=0.1)])
+    [record] = Session(tmp_path).run([gradient_noise_job(noisy_target(0.7), epsilon=0.1)])
     assert record.rho.shape == (6, 2)
     assert record.predicted.mean() == pytest.approx(record.measured.mean(), abs=0.1)
     assert "at x0: rho 0." in record.summary
@@ -51,10 +52,10 @@ def test_the_pilot_and_the_measurement_do_not_meet(pilot_first: bool, tmp_path: 
     many = noisy_target(0.7, 60)
 
     def pilot() -> None:
-        assert strong_plan(many, 0.1, directory=tmp_path) == strong_plan(many, 0.1)
+        assert strong_plan(many, 0.1, session=Session(tmp_path)) == strong_plan(many, 0.1)
 
     def measured() -> None:
-        [record] = run([gradient_noise_job(many, tmp_path, epsilon=0.1)])
+        [record] = Session(tmp_path).run([gradient_noise_job(many, epsilon=0.1)])
         assert record.examples == 60
 
     for each in (pilot, measured) if pilot_first else (measured, pilot):
@@ -64,12 +65,9 @@ def test_the_pilot_and_the_measurement_do_not_meet(pilot_first: bool, tmp_path: 
 
 def test_pilots_in_two_norms_do_not_meet(tmp_path: Path) -> None:
     target = small_target()
-    jobs = [gradient_noise_job(target, tmp_path, epsilon=2.0, geometry=norm) for norm in (Linf(), L2())]
-    assert [job.path and job.path.name for job in jobs] == [
-        "gradient-noise-eps2.record",
-        "gradient-noise-l2-eps2.record",
-    ]
-    first, second = run(jobs)
+    jobs = [gradient_noise_job(target, epsilon=2.0, geometry=norm) for norm in (Linf(), L2())]
+    assert [job.file for job in jobs] == ["gradient-noise-eps2.record", "gradient-noise-l2-eps2.record"]
+    first, second = IN_MEMORY.run(jobs)
     assert (first.norm, second.norm) == ("Linf", "L2")
     assert not (first.trace[:, 1] == second.trace[:, 1]).all()
 
@@ -88,7 +86,7 @@ def test_evaluate_with_the_strong_suite_leaves_records_of_pilot_and_attacks(tmp_
 
 def test_a_deterministic_network_has_no_pilot() -> None:
     target = Target.of(Dirac(network("dirac").module), images(3), labels(3))
-    wanted = strong_cells(target, 0.1, passes=60)
+    wanted = strong_cells(target, [0.1], passes=60)
     assert [cell.attack and cell.attack.iterations for cell in wanted] == [None, 60, 60]
     assert all(isinstance(cell.attack, StochasticPGD) for cell in wanted if cell.attack)
     assert not any(isinstance(cell.attack, ARC) for cell in wanted)

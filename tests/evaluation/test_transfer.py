@@ -4,9 +4,9 @@ import torch
 
 from graddiv.attacks import PGD, Given
 from graddiv.errors import GradDivError
-from graddiv.evaluation.batches import run
-from graddiv.evaluation.prediction import models_of
-from graddiv.evaluation.transfer import transfer_job
+from graddiv.evaluation.decisions import transfer_job
+from graddiv.evaluation.run import IN_MEMORY, Session
+from graddiv.networks.prediction import models_of
 from graddiv.seeding import fold
 from tests.evaluation.common import small_target
 from tests.helpers import STOCHASTIC
@@ -15,7 +15,7 @@ from tests.helpers import STOCHASTIC
 @pytest.mark.parametrize("kind", STOCHASTIC)
 def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accuracy(kind: str) -> None:
     target = small_target(kind, b=9, batch=9)
-    [record] = run([transfer_job(target, epsilon=0.3, k=3, m=3)])
+    [record] = IN_MEMORY.run([transfer_job(target, epsilon=0.3, k=3, m=3)])
     x, y, ids = target.examples(slice(0, 9))
     models = list(models_of(target.F, 3, fold(0, "transfer")))
     for i, source in enumerate(models):
@@ -31,7 +31,7 @@ def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accura
 def test_a_small_ensemble_has_each_member_once() -> None:
     told: list[float] = []
     job = transfer_job(small_target("ensemble", b=2), epsilon=0.3, k=5, m=2)
-    [record] = run([job], progress=lambda done, of, label: told.append(done / of))
+    [record] = Session(progress=lambda done, of, label: told.append(done / of)).run([job])
     assert record.right.shape == (2, 3, 3)
     assert record.accuracies.matrix.shape == (3, 3)
     assert told[:3] == pytest.approx([4 / 21, 8 / 21, 12 / 21])  # 3 attacks of 4 passes, then 9 answers
@@ -39,7 +39,7 @@ def test_a_small_ensemble_has_each_member_once() -> None:
 
 def test_what_stands_off_the_diagonal() -> None:
     target = small_target(b=9, batch=4)
-    [record] = run([transfer_job(target, epsilon=0.3, k=3, m=2)])
+    [record] = IN_MEMORY.run([transfer_job(target, epsilon=0.3, k=3, m=2)])
     found = record.accuracies
     others = [found.matrix[i, j] for i in range(3) for j in range(3) if i != j]
     assert (found.mean, found.low, found.high) == (pytest.approx(np.mean(others)), min(others), max(others))

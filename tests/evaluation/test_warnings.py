@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from graddiv import GradDivWarning, evaluate, randomize, table_per_epsilon
+from graddiv import Dirac, GradDivWarning, evaluate, randomize, table_per_epsilon
 from graddiv.attacks import FGSM, PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import evaluate_total
@@ -98,9 +98,31 @@ def test_a_sound_network_gets_no_warning() -> None:
     assert warned(randomize(Noisy(Linear()))) == []
 
 
-def test_noise_without_randomize_is_told_once() -> None:
-    [message] = warned(Noisy(Linear()))
+def test_a_module_that_draws_is_found_out() -> None:
+    x, y = examples()
+    how = {**HOW, "modes": "eot"}
+    found, said = (evaluate(F, x, y, **how) for F in (Noisy(Linear()), randomize(Noisy(Linear()))))  # type: ignore[arg-type]
+    assert warned(Noisy(Linear())) == []
+    assert [record.label for record in found] == ["clean", "EOT-FGSM"]
+    assert all(np.array_equal(a.right, b.right) for a, b in zip(found, said, strict=True))
+
+
+def test_noise_of_a_network_that_is_said_to_have_none_is_told_once() -> None:
+    [message] = warned(Dirac(Noisy(Linear())))
     assert "two calls with the same input differ: pass randomize(module)" in message
+
+
+def test_other_pixels_and_other_models_are_taken_as_in_an_audit() -> None:
+    x, y = examples()
+    plain, scaled, function = (
+        evaluate(model, images, y, bounds=bounds, **HOW)  # type: ignore[arg-type]
+        for model, images, bounds in (
+            (Linear(), x, None),
+            (lambda z, f=Linear(): f(z / 255), 255 * x, (0, 255)),
+            (lambda z, f=Linear(): f(z), x, None),
+        )
+    )
+    assert [r.accuracy for r in plain] == [r.accuracy for r in scaled] == [r.accuracy for r in function]
 
 
 def test_randomize_without_noise() -> None:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from graddiv.store import tensors
+from graddiv import store
 
 Mutation = Callable[[random.Random, bytes], bytes]
 
@@ -66,9 +66,9 @@ def change_a_value(chance: random.Random, content: bytes) -> bytes:
     try:
         value = json.loads(content[8 : 8 + length] if tensor_file else content)
         if tensor_file and chance.random() < 0.5:
-            inner = json.loads(value["__metadata__"][tensors.DESCRIPTION])
+            inner = json.loads(value["__metadata__"][store.DESCRIPTION])
             _spoil(chance, inner)
-            value["__metadata__"][tensors.DESCRIPTION] = json.dumps(inner)
+            value["__metadata__"][store.DESCRIPTION] = json.dumps(inner)
         else:
             _spoil(chance, value)
     except (ValueError, TypeError, LookupError):
@@ -107,11 +107,11 @@ def _sealed_anew(content: bytes) -> bytes:
     length = int.from_bytes(content[:8], "little")
     try:
         header = json.loads(content[8 : 8 + length])
-        about = json.loads(header.pop("__metadata__")[tensors.DESCRIPTION])
+        about = json.loads(header.pop("__metadata__")[store.DESCRIPTION])
     except (ValueError, TypeError, LookupError):
         return content
     text = json.dumps(header).encode()
-    return tensors._with_description(len(text).to_bytes(8, "little") + text + content[8 + length :], about)
+    return store._with_description(len(text).to_bytes(8, "little") + text + content[8 + length :], about)
 
 
 DAMAGE: tuple[Mutation, ...] = (

@@ -14,9 +14,8 @@ from graddiv.recipes import recipe
 from graddiv.records import Record, as_rows, table
 from graddiv.report.comparison import load_run
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
-from graddiv.runs import CHECKLIST, Run, TrainingPosition, load_state, network_part
-from graddiv.store import tensors
-from graddiv.training.moments import moments_of, restore_moments
+from graddiv.runs import CHECKLIST, Log, Run, TrainingPosition, load_state, network_part
+from graddiv.training.start import moments_of, restore_moments
 from tests.data.fake_files import cifar_batch, idx
 from tests.fake_records import arrays, attack_record, description
 from tests.training.helpers import tiny
@@ -57,14 +56,14 @@ def _resume(path: Path) -> Any:
 
 
 def _without_checksum(write: Callable[[Path], None]) -> Callable[[Path], None]:
-    """A file as earlier versions wrote them."""
+    """A file as others write them."""
 
     def old(path: Path) -> None:
         write(path)
         content = path.read_bytes()
         length = int.from_bytes(content[:8], "little")
         header = json.loads(content[8 : 8 + length])
-        del header["__metadata__"][tensors.CHECKSUM]
+        del header["__metadata__"][store.CHECKSUM]
         text = json.dumps(header).encode()
         path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
 
@@ -82,7 +81,7 @@ def _table(path: Path) -> Any:
 
 
 def _log(path: Path) -> None:
-    log = store.Log(path)
+    log = Log(path)
     log(event="start", versions={"graddiv": "0"}, processes=1)
     for epoch in range(5):
         log(event="epoch", epoch=epoch, loss=1.5 / (epoch + 1), rho=0.25)
@@ -95,11 +94,6 @@ def _read_log(path: Path) -> Any:
 
     run = Elsewhere(path.parent)
     return run.log, run.epochs_done
-
-
-def _old_log(path: Path) -> None:
-    lines = [{"event": "start", "processes": 1}, *({"event": "epoch", "epoch": i, "rho": 0.5} for i in range(4))]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
 def _run(path: Path) -> None:
@@ -151,12 +145,9 @@ def _read_checklist(path: Path) -> Any:
 
 SUBJECTS: dict[str, Subject] = {
     "checkpoint": Subject(_checkpoint, _resume, WHOLE),
-    "checkpoint without checksum": Subject(_without_checksum(_checkpoint), _resume, ANYTHING),
     "record": Subject(_record, _table, WHOLE),
-    "record without checksum": Subject(_without_checksum(_record), _table, ANYTHING),
     "network of others": Subject(_without_checksum(_checkpoint), store.read_state, ANYTHING),
     "log": Subject(_log, _read_log, PREFIX),
-    "log without checksums": Subject(_old_log, _read_log, ANYTHING),
     "experiment.json": Subject(_run, _settings, ANYTHING),
     "version.json": Subject(lambda path: store.write_json(path, {"format": 1}), _version, ANYTHING),
     "recipe.toml": Subject(lambda path: store.write(path, EXPERIMENT.to_toml().encode()), _recipe, ANYTHING),

@@ -21,12 +21,12 @@ import torch
 from graddiv.attacks import APGD, FGSM, PGD, Square
 from graddiv.data import load
 from graddiv.evaluation import Target, evaluate, predict
-from graddiv.evaluation.batches import run
 from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import bayesian, mnist_cnn
 from graddiv.recipes import recipe
+from graddiv.runs import read_log
 from graddiv.seeding import generator
-from graddiv.store import read_log
 from graddiv.training import train
 
 STORED = Path(__file__).with_name("golden.npz")
@@ -66,7 +66,7 @@ def evaluated() -> Arrays:
             weights *= 3
     y = predict(F, x, seed=2).label
     attacks = evaluate(F, x, y, epsilon=0.1, attacks=ATTACKS, n=3, repeats=2, n_ensemble=5, seed=1, batch=5)
-    (measured,) = run([concentration_job(Target.of(F, x, y, seed=1, batch=5), n=4)])
+    (measured,) = IN_MEMORY.run([concentration_job(Target.of(F, x, y, seed=1, batch=5), n=4)])
     found = {f"attacks/{name}": np.stack([record.arrays[name] for record in attacks]) for name in attacks[0].arrays}
     found |= {f"concentration/{name}": values for name, values in measured.arrays.items()}
     found["attacks/images"] = found["attacks/images"].mean((2, 4))  # the mean of each row of pixels

@@ -7,13 +7,13 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from graddiv import GradDiv, GradDivError
-from graddiv.directions import directions, input_gradient
-from graddiv.directions.distillation import Distillation, _features, _hidden_layers, dverge_losses
+from graddiv.diversity import directions, input_gradient
 from graddiv.evaluation import Target
-from graddiv.evaluation.batches import run
 from graddiv.evaluation.concentration import concentration_job
-from graddiv.evaluation.prediction import predict
+from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import EnsembleNetwork, adp_diversity, ensemble
+from graddiv.networks.ensemble import Distillation, _features, _hidden_layers, dverge_losses
+from graddiv.networks.prediction import predict
 from tests.helpers import convnet, images, labels, siblings
 
 
@@ -45,7 +45,7 @@ def test_unequal_probabilities() -> None:
 
 def test_concentration_is_that_of_the_distinct_members() -> None:
     F, x, y = of(3), images(4), labels(4)
-    [record] = run([concentration_job(Target.of(F, x, y), n=20)])
+    [record] = IN_MEMORY.run([concentration_job(Target.of(F, x, y), n=20)])
     v = directions(torch.stack([input_gradient(f, x, y)[1] for f in F.members])).v
     cosines = torch.stack([(v[i] * v[j]).sum(1) for i, j in itertools.combinations(range(3), 2)])
     assert torch.allclose(torch.from_numpy(record.mean_cosine).double(), cosines.mean(0), atol=1e-6)
@@ -133,4 +133,6 @@ def test_noise_of_a_larger_ensemble_and_random_members_are_refused() -> None:
     with pytest.raises(GradDivError, match="a member is a RandomizedNetwork already"):
         ensemble([of(2), convnet()])
     with pytest.raises(GradDivError, match="no hidden convolution"):
-        dverge_losses(ensemble([nn.Flatten(), nn.Flatten()]), images(2), labels(2), images(2), seed=0)
+        dverge_losses(
+            ensemble([nn.Flatten(), nn.Flatten()]), images(2), labels(2), images(2), seed=0, distil=Distillation()
+        )

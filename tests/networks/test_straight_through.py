@@ -5,8 +5,7 @@ from torch import nn
 import graddiv
 from graddiv import GradDivError, randomize
 from graddiv.attacks import PGD, as_view
-from graddiv.networks import Dirac, bayesian
-from graddiv.networks.straight_through import straight_through
+from graddiv.networks import Dirac, bayesian, straight_through
 from tests.helpers import convnet, images, labels
 
 

@@ -4,8 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from graddiv.attacks.fab import FAB
-from graddiv.attacks.hyperplane import to_hyperplane
+from graddiv.attacks.minimal import FAB, to_hyperplane
 from graddiv.geometry import L2, Geometry, Linf
 from graddiv.seeding import generator
 from tests.helpers import convnet, images

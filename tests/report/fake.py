@@ -4,8 +4,7 @@ Descriptions and file names are those of the real jobs, and every record passes 
 would compute is made up.
 """
 
-import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -17,27 +16,33 @@ from torch import nn
 from graddiv import store
 from graddiv.attacks import FGSM, PGD, Attack, Square, StochasticPGD
 from graddiv.evaluation import Cell, Target, cells
-from graddiv.evaluation.batches import Job
-from graddiv.evaluation.boundary import boundary_job
-from graddiv.evaluation.certificate import certificate_job
-from graddiv.evaluation.checklist import QUICK
-from graddiv.evaluation.concentration import concentration_job, gradients_job, loss_increase_job, rotation_job
-from graddiv.evaluation.ensemble import ensemble_size_job
-from graddiv.evaluation.nearby import SHARES, nearby_job
+from graddiv.evaluation.behaviours import settings_of
+from graddiv.evaluation.budget import BUDGETS
+from graddiv.evaluation.concentration import (
+    SHARES,
+    concentration_job,
+    gradient_noise_job,
+    gradients_job,
+    loss_increase_job,
+    nearby_job,
+    rotation_job,
+)
+from graddiv.evaluation.decisions import boundary_job, certificate_job, ensemble_size_job, transfer_job
+from graddiv.evaluation.inspection import Item
 from graddiv.evaluation.robustness import attack_job
-from graddiv.evaluation.strong import gradient_noise_job
-from graddiv.evaluation.target import IMAGES, Examples
-from graddiv.evaluation.transfer import transfer_job
-from graddiv.evaluation.verdicts import Item
+from graddiv.evaluation.run import Job
+from graddiv.evaluation.target import KEPT_IMAGES, Examples
 from graddiv.experiment import Experiment
 from graddiv.geometry import L2
 from graddiv.networks import Dirac, bayesian
 from graddiv.paper.published import PaperValues
 from graddiv.recipes import recipe, title
 from graddiv.report.choose import Choices, plan_for
+from graddiv.report.closeups import Grid, grid_of
 from graddiv.report.comparison import CHECKLIST, Comparison, ReportRun, load_run
-from graddiv.report.plan import Plan
-from graddiv.report.renderers import ATTACK_TABLE
+from graddiv.report.plan import ATTACK_TABLE, Plan
+from graddiv.report.tables import attack_table
+from graddiv.runs import Log
 from graddiv.seeding import isolated
 
 SIDE, CLASSES, EXAMPLES, MODELS, ENSEMBLE = 8, 10, 40, 4, 20
@@ -84,6 +89,12 @@ def at(
     return of.only(wanted)
 
 
+def grid(of: Comparison, **chosen: Any) -> Grid:
+    """The grid of the table that `at` chooses."""
+    one = at(of, **chosen)
+    return grid_of(one, attack_table(one))
+
+
 def swept(of: Comparison, over: str) -> Comparison:
     """The attacks of a curve over epsilon, n, m or passes: all their other settings are the same."""
     match over:
@@ -123,8 +134,7 @@ def run(path: Path, method: str, lam: float = 0.0, data: str = "mnist-mini", **a
     with patch("os.fsync"):  # no power cut is feared here, and waiting for the disk takes longer than all else
         store.make_directory(path / "records")
         store.write_json(path / "experiment.json", settings.dump())
-        lines = log(rng, rho, settings)
-        store.write(path / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines).encode())
+        write_log(path, log(rng, rho, settings))
         of = target(path.name, settings)
         for cell in attack_cells(settings.random, **attacks):
             write_attack(path, of, cell, rng, rho)
@@ -165,12 +175,19 @@ def target(name: str, settings: Experiment, examples: int = EXAMPLES) -> Target:
     return Target(F, data, name, n_ensemble=ENSEMBLE, batch=25, facts=facts).first(examples)
 
 
-def write(job: Job[Any], arrays: dict[str, np.ndarray]) -> None:
+def write(out: Path, job: Job[Any], arrays: dict[str, np.ndarray]) -> None:
     """The record of a job, as if it had computed these arrays."""
-    assert job.path is not None
     known = {"ids": np.arange(job.examples), "labels": np.arange(job.examples) % CLASSES}
-    made = job.record.made(job.description, known | arrays, str(job.path))
-    store.write_arrays(job.path, made.arrays, job.description)
+    made = job.record.made(job.description, known | arrays, job.file)
+    store.write_arrays(out / job.file, made.arrays, job.description)
+
+
+def write_log(path: Path, lines: list[dict[str, Any]]) -> None:
+    """metrics.jsonl with its checksums."""
+    written = Log(path / "metrics.jsonl")
+    for line in lines:
+        written(**line)
+    written.close()
 
 
 def log(rng: np.random.Generator, rho: float, settings: Experiment) -> list[dict[str, Any]]:
@@ -203,7 +220,7 @@ def attack_cells(
 
 def write_attack(path: Path, of: Target, cell: Cell, rng: np.random.Generator, rho: float = 0.5) -> None:
     """About as robust at large epsilon as gradients are diverse."""
-    job = attack_job(of, cell, path / "records")
+    job = attack_job(of, cell)
     b, m = job.examples, job.description["m"]
     power = (
         STRENGTH.get(cell.attack.name, 1.0) * (0.7 + 0.3 * (1 - 1 / cell.n)) * (1 - 1 / (1 + m)) if cell.attack else 0
@@ -212,7 +229,7 @@ def write_attack(path: Path, of: Target, cell: Cell, rng: np.random.Generator, r
     again = margin + rng.normal(0, 0.1, b).astype(np.float32)
     arrays = {
         "distance": np.full(b, cell.epsilon, np.float32),
-        "images": rng.random((min(b, IMAGES), 1, SIDE, SIDE), np.float32),
+        "images": rng.random((min(b, KEPT_IMAGES), 1, SIDE, SIDE), np.float32),
         **{f"cost_{name}": np.full(b, cell.n * m) for name in ("forwards", "backwards", "draws")},
         "correct": margin < 0,
         "margin": margin,
@@ -220,7 +237,7 @@ def write_attack(path: Path, of: Target, cell: Cell, rng: np.random.Generator, r
         "margin_again": again,
         "right": rng.random((b, ENSEMBLE)) < 1 / (1 + np.exp(4 * margin))[:, None],
     }
-    write(job, arrays)
+    write(path / "records", job, arrays)
 
 
 def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: float) -> None:
@@ -239,16 +256,16 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
         "norm_ratio": each,
     }
     concentration = {name: np.where(usable, values, np.nan).astype(np.float32) for name, values in measured.items()}
-    write(concentration_job(of, out, n=100), {**concentration, "usable": usable})
+    write(out, concentration_job(of, n=100), {**concentration, "usable": usable})
 
     q = (each**2 / (1 - each**2))[:, None] * np.array([1, 4], np.float32)
     cosine = 1 / (1 + 1 / (20 * q))
     lengths = {"mean_length": np.sqrt(q), "trace": np.ones_like(q), "q": q}
     noise = {"rho": np.sqrt(q / (1 + q)), **lengths, "predicted": cosine, "measured": cosine * 0.99}
-    write(gradient_noise_job(of, out, epsilon=0.36), {name: a.astype(np.float32) for name, a in noise.items()})
+    write(out, gradient_noise_job(of, epsilon=0.36), {name: a.astype(np.float32) for name, a in noise.items()})
 
     cosine = np.clip(rng.normal(rho**2, 0.05, (EXAMPLES, len(SHARES))), 0.01, 1).astype(np.float32)
-    write(nearby_job(of, out, epsilon=0.2), {"mean_cosine": cosine, "length": 1 + cosine})
+    write(out, nearby_job(of, epsilon=0.2), {"mean_cosine": cosine, "length": 1 + cosine})
 
     k, n, shown = 4, 30, 10
     centre = np.random.default_rng(1).normal(size=P)
@@ -256,13 +273,13 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     v /= np.linalg.norm(v, axis=-1, keepdims=True)
     images = rng.random((k, 1, SIDE, SIDE), np.float32)
     cosines = (v @ v.transpose(0, 2, 1)).astype(np.float32)
-    job = gradients_job(of, out, n=n, examples=k)
-    write(job, {"gradients": v.astype(np.float16), "cosines": cosines, "images": images})
+    job = gradients_job(of, n=n, examples=k)
+    write(out, job, {"gradients": v.astype(np.float16), "cosines": cosines, "images": images})
 
     delta = np.abs(rng.normal(4 * rho, 0.8, EXAMPLES)).astype(np.float32)
     increase = {"increase": delta, "first_order": delta, "theorem": 1.5 * delta}
     ratios = {"tightness": np.full(EXAMPLES, 1 / 1.5, np.float32), "excess": np.ones(EXAMPLES, np.float32)}
-    write(loss_increase_job(of, out, epsilon=0.3), {**increase, **ratios, "holds": delta > 0.1})
+    write(out, loss_increase_job(of, epsilon=0.3), {**increase, **ratios, "holds": delta > 0.1})
 
     falling = np.abs(np.cos(np.radians(ANGLES))) * rng.normal(3, 0.3, (EXAMPLES, 1))
     turned = {
@@ -270,26 +287,26 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
         "loss": np.full(EXAMPLES, 0.1, np.float32),
         "right_clean": np.ones(EXAMPLES, bool),
     }
-    linf = rotation_job(of, out, epsilon=0.3, angles=ANGLES)
-    l2 = rotation_job(of, out, epsilon=0.6, geometry=L2(), angles=ANGLES)
-    write(linf, {**turned, "increase": falling.astype(np.float32)})
-    write(l2, {**turned, "increase": (falling**1.2).astype(np.float32)})
+    linf = rotation_job(of, epsilon=0.3, angles=ANGLES)
+    l2 = rotation_job(of, epsilon=0.6, geometry=L2(), angles=ANGLES)
+    write(out, linf, {**turned, "increase": falling.astype(np.float32)})
+    write(out, l2, {**turned, "increase": (falling**1.2).astype(np.float32)})
 
     side = np.linspace(-1.5, 1.5, 13)
     cut = rng.normal(0.8, 0.5 * (1 - rho), (k, shown + 1, 1, 1)) + rng.normal(0, 0.3, (k, shown + 1, 1, 1)) * side
     regions = np.where(side[:, None] > cut, 3, np.where(side[None] > 1.1, 7, 0)).astype(np.uint8)
     axes = rng.choice([-0.2, 0.2], (k, 2, 1, SIDE, SIDE)).astype(np.float32)
     write(
-        boundary_job(of, out, epsilon=0.3, grid=13, models=shown), {"regions": regions, "axes": axes, "images": images}
+        out, boundary_job(of, epsilon=0.3, grid=13, models=shown), {"regions": regions, "axes": axes, "images": images}
     )
 
     judged = rng.random((EXAMPLES, MODELS, MODELS)) < 0.9 - 0.5 * rho
     judged[:, np.arange(MODELS), np.arange(MODELS)] = rng.random((EXAMPLES, MODELS)) < 0.2
-    write(transfer_job(of, out, epsilon=0.3, k=MODELS), {"right": judged})
-    write(ensemble_size_job(of, out, n=9), {"right": rng.random((EXAMPLES, 9)) < 0.9})
+    write(out, transfer_job(of, epsilon=0.3, k=MODELS), {"right": judged})
+    write(out, ensemble_size_job(of, n=9), {"right": rng.random((EXAMPLES, 9)) < 0.9})
     share, label = rng.random(EXAMPLES).astype(np.float32), np.arange(EXAMPLES) % CLASSES
     verdict = {"label": label, "share": share, "radius": np.zeros_like(share), "correct": share > 0.5}
-    write(certificate_job(of, out, draws=9), verdict)
+    write(out, certificate_job(of, draws=9), verdict)
 
 
 def write_checklist(path: Path, lam: float) -> None:
@@ -303,7 +320,7 @@ def write_checklist(path: Path, lam: float) -> None:
         "target": path.name,
         "epsilon": 0.2,
         "examples": EXAMPLES,
-        "settings": asdict(QUICK),
+        "settings": settings_of(BUDGETS["checklist"]["quick"]),
         "items": [item._asdict() for item in items],
     }
     store.write_json(path / "records" / CHECKLIST, content)

@@ -1,3 +1,5 @@
+import shutil
+import zipfile
 from pathlib import Path
 from typing import NoReturn
 
@@ -5,13 +7,14 @@ import pytest
 import torch
 
 from graddiv.attacks import PGD
+from graddiv.errors import GradDivError
 from graddiv.evaluation import attack_all, cells, target_of
+from graddiv.evaluation.run import Session
 from graddiv.recipes import recipe
 from graddiv.records import AttackRecord
-from graddiv.report.archive import archive, copy_run
 from graddiv.report.choose import Choices, plan_for
-from graddiv.report.plan import Plan
-from graddiv.report.renderers import render
+from graddiv.report.page import render
+from graddiv.report.plan import PACKED, RUNS, Plan, archive, copy_run
 from graddiv.runs import Run
 from graddiv.training import train
 
@@ -24,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     experiment, found = recipe("mnist-mini/adv-bnn", "demo", SMALL), Run(tmp_path_factory.mktemp("runs") / "run")
     F = train(experiment, found.path)
     target = target_of(experiment, F, examples=5, batch=5)
-    attack_all(target, cells([PGD(m=2)], [0.2], n=2), found.records)
+    attack_all(target, cells([PGD(m=2)], [0.2], n=2), Session(found.records))
     return found
 
 
@@ -36,6 +39,7 @@ def test_a_report_drawn_from_its_archive_has_the_same_numbers(run: Run, networks
     assert bool(list(tmp_path.glob("results/**/*.safetensors"))) == networks
     moved = tmp_path / "moved"
     (tmp_path / "results").rename(moved)
+    shutil.rmtree(moved / RUNS)
     render(Plan.load(moved), tmp_path / "after")
     tables = sorted(path.name for path in (tmp_path / "before").glob("*.csv"))
     assert tables
@@ -59,7 +63,7 @@ def test_a_copy_that_was_killed_is_not_finished(run: Run, tmp_path: Path, monkey
         raise KeyboardInterrupt
 
     target = Run(tmp_path / "copy")
-    monkeypatch.setattr("graddiv.report.archive._copy_network", killed)
+    monkeypatch.setattr("graddiv.report.plan._copy_network", killed)
     with pytest.raises(KeyboardInterrupt):
         copy_run(run, target)
     assert not target.finished
@@ -77,3 +81,37 @@ def test_networks_of_some_runs_are_kept_and_what_has_none_is_archived_again(run:
         assert Run(Path(copied.runs[key].path)).last_checkpoint.exists() == there
     again = archive(copied, tmp_path / "again")
     assert not Run(Path(again.runs[key].path)).last_checkpoint.exists()
+
+
+def test_equal_runs_give_equal_archives_and_files_beside_what_is_unpacked_stay(run: Run, tmp_path: Path) -> None:
+    plan = plan_for([run.path], Choices())
+    for name in ("one", "other"):
+        archive(plan, tmp_path / name).save(tmp_path / name)
+    packed = (tmp_path / "one" / PACKED).read_bytes()
+    assert packed == (tmp_path / "other" / PACKED).read_bytes()
+    ours, record = tmp_path / "one" / RUNS / "mine", next((tmp_path / "one" / RUNS).rglob("clean*.record"))
+    ours.touch()
+    record.write_bytes(b"mine, too")
+    Plan.load(tmp_path / "one")
+    assert record.read_bytes() == b"mine, too", "the archive is unpacked once"
+    archive(plan, tmp_path / "third", networks=False)
+    shutil.copy(tmp_path / "third" / PACKED, tmp_path / "one" / PACKED)
+    Plan.load(tmp_path / "one")
+    AttackRecord.load(record)
+    assert ours.exists()
+
+
+@pytest.mark.parametrize(("content", "told"), [(b"PK damaged", "as an archive of runs"), (None, "is no file of a run")])
+def test_an_archive_that_is_none_or_reaches_elsewhere_is_refused(
+    run: Run, tmp_path: Path, content: bytes | None, told: str
+) -> None:
+    archive(plan_for([run.path], Choices()), tmp_path / "kept").save(tmp_path / "kept")
+    packed = tmp_path / "kept" / PACKED
+    if content is not None:
+        packed.write_bytes(content)
+    else:
+        with zipfile.ZipFile(packed, "a") as file:
+            file.writestr("../../elsewhere", "")
+    with pytest.raises(GradDivError, match=told):
+        Plan.load(tmp_path / "kept")
+    assert not (tmp_path / "elsewhere").exists()

@@ -15,8 +15,8 @@ from graddiv.evaluation.concentration import loss_increase_job
 from graddiv.recipes import recipe
 from graddiv.records import Record
 from graddiv.report.choose import Choices, plan_for
+from graddiv.report.output import RENDERERS
 from graddiv.report.plan import Plan, PlanReader
-from graddiv.report.renderers import RENDERERS
 from tests.report import fake
 
 
@@ -96,7 +96,7 @@ def test_examples_are_chosen(run: Path) -> None:
 def test_the_radius_of_a_measurement_is_chosen(run: Path) -> None:
     of = fake.target(run.name, fake.everything(run).experiment)
     found = Record.load(run / "records" / "loss-increase-eps0.3.record")
-    fake.write(loss_increase_job(of, run / "records", epsilon=0.2), found.arrays)
+    fake.write(run / "records", loss_increase_job(of, epsilon=0.2), found.arrays)
     with pytest.raises(
         GradDivError, match=r"loss-increase was measured at the radii 0\.2, 0\.3: choose one with --epsilon"
     ):
@@ -130,9 +130,9 @@ def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path: Path) -
     seeds = [run("a"), run("b", "seed=1")]
     assert {planned.title for planned in plan_for(seeds, CHOSEN).runs.values()} == {"Adv-BNN + GradDiv"}
     weights = plan_for([*seeds, run("c", "graddiv.lam=3")], CHOSEN).runs
-    assert weights["a"].title == weights["b"].title == "Adv-BNN + GradDiv, lam = 1"
-    assert weights["c"].title == "Adv-BNN + GradDiv, lam = 3"
-    other = run("d", "graddiv.lam=3", "adversary.m=7", "training.epochs=2")
+    assert weights["a"].title == weights["b"].title == "Adv-BNN + GradDiv"
+    assert weights["c"].title == "Adv-BNN + GradDiv, λ = 3"
+    other = run("d", "graddiv.n=5")
     assert plan_for([seeds[0], other], CHOSEN).runs["d"].title == "Adv-BNN + GradDiv, d"
 
 

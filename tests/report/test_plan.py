@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from graddiv import store
 from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
 from graddiv.paper.published import PaperValues
 from graddiv.recipes import recipe
 from graddiv.records import Record
+from graddiv.report.page import render
 from graddiv.report.plan import PLAN, Plan, PlanReader
-from graddiv.report.renderers import render
+from graddiv.runs import read_log
 from graddiv.training import train
 from tests.report import fake
 
@@ -155,7 +155,7 @@ def test_the_fakes_log_has_the_keys_of_a_real_one(tmp_path: Path) -> None:
     small = ["network.width=0.05", "training.epochs=1", "training.batch=8", "training.decays=[]", "data.examples=8"]
     tiny = recipe(f"mnist-mini/{method}", "demo", [*small, "adversary.m=1"])
     train(tiny, tmp_path / "run")
-    lines = store.read_log(tmp_path / "run" / "metrics.jsonl")
+    lines = read_log(tmp_path / "run" / "metrics.jsonl")
     made = fake.log(np.random.default_rng(0), 0.5, tiny)
     assert [set(line) for line in lines] == [set(line) for line in made]
 

@@ -1,6 +1,6 @@
 """Tiny trainings that the tests of this folder share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graddiv import store
-from graddiv.data import Dataset, lookup
+from graddiv.data import SOURCES, Dataset
 from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
 from graddiv.runs import Run
@@ -24,8 +24,8 @@ METHODS = (
 def random_data(name: str, examples: int, split: str = "train") -> Dataset:
     """Noise in the shape of a data set, every class among the first labels."""
     g = generator(examples)
-    images = torch.randint(256, (examples, *lookup(name).shape), generator=g, dtype=torch.uint8)
-    classes = lookup(name).classes
+    images = torch.randint(256, (examples, *SOURCES[name].shape), generator=g, dtype=torch.uint8)
+    classes = SOURCES[name].classes
     return Dataset(name, split, images, torch.arange(examples) % len(classes), torch.arange(examples) + 7, classes)
 
 
@@ -81,3 +81,24 @@ def assert_same_outcome(a: Path, b: Path) -> None:
     assert tensors.keys() == expected.keys()
     for name, tensor in tensors.items():
         assert torch.equal(tensor, expected[name]), name
+
+
+class Stopped(Exception):  # noqa: N818
+    """Stands in for a kill."""
+
+
+class StopAfter:
+    """A listener that stops training after so many steps."""
+
+    def __init__(self, steps: int) -> None:
+        self.steps = steps
+        self.began: list[int] = []
+        self.epochs: list[Mapping[str, float]] = []
+
+    def __call__(self, step: int, steps: int, values: Mapping[str, float], epoch: int | None) -> None:
+        if epoch is not None:
+            self.epochs.append(values)
+        elif not values:
+            self.began.append(step)
+        elif step == self.steps:
+            raise Stopped

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graddiv.distributed import Process
 from graddiv.errors import GradDivError
-from graddiv.networks.randomized import norm_layers
+from graddiv.networks.inputs import norm_layers
 from graddiv.performance import channels_last
 from graddiv.training import loop, objective_of, train
 from tests.training.helpers import METHODS, assert_same_outcome, loader, random_data, tiny

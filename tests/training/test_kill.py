@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from graddiv import store
-from graddiv.store import files
 from graddiv.training import train
 from tests.dying import die_at
 from tests.helpers import no_type_checks
@@ -101,8 +100,7 @@ def test_killed_inside_every_write(
     for number in (1, 2, 3, 4, 3, 2, 4, 2, 99):  # of the writes since it was started: settings, then checkpoints
         with monkeypatch.context() as patched:
             write = killed_in_write(number, rename)
-            for module in (store, files):
-                patched.setattr(module, "write", write)
+            patched.setattr(store, "write", write)
             deaths += ended(forked(lambda: train(EXPERIMENT, directory))) == -signal.SIGKILL
     assert deaths == 8
     assert_same_outcome(directory, whole[0])

@@ -11,41 +11,28 @@ from graddiv import store
 from graddiv.data import Dataset
 from graddiv.errors import GradDivError
 from graddiv.objective import Objective
-from graddiv.runs import FORMAT, Run, state_hash
+from graddiv.runs import FORMAT, Run, read_log, state_hash
 from graddiv.training import loop, objective_of, train
 from graddiv.training.loop import DivergedError
 from graddiv.training.probe import validation_accuracy
 from graddiv.training.stages import stages_of
 from tests.helpers import global_rng_untouched, no_type_checks
-from tests.training.helpers import METHODS, assert_same_outcome, loader, outcome, random_data, tiny, two_stages
+from tests.training.helpers import (
+    METHODS,
+    StopAfter,
+    Stopped,
+    assert_same_outcome,
+    loader,
+    outcome,
+    random_data,
+    tiny,
+    two_stages,
+)
 
 
 @pytest.fixture(autouse=True)
 def eight_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graddiv.data.load", loader(8))
-
-
-class Stopped(Exception):  # noqa: N818
-    """Stands in for a kill."""
-
-
-class StopAfter:
-    """A listener that stops training after so many steps."""
-
-    def __init__(self, steps: int) -> None:
-        self.steps = steps
-        self.began: list[int] = []
-        self.epochs: list[dict[str, float]] = []
-
-    def begin(self, done: int, total: int) -> None:
-        self.began.append(done)
-
-    def step(self, done: int, total: int, values: dict[str, float]) -> None:
-        if done == self.steps:
-            raise Stopped
-
-    def epoch(self, epoch: int, values: dict[str, float]) -> None:
-        self.epochs.append(values)
 
 
 @pytest.mark.parametrize(
@@ -92,9 +79,7 @@ def test_a_run_that_was_stopped_ends_with_the_same_bits(
     train(experiment, tmp_path / "parts", listeners=[listener])
     assert listener.began == [0, 0, 2, 3, 4]
     assert_same_outcome(tmp_path / "parts", tmp_path / "whole")
-    start, *resumed = (
-        line for line in store.read_log(tmp_path / "parts" / "metrics.jsonl") if line["event"] != "epoch"
-    )
+    start, *resumed = (line for line in read_log(tmp_path / "parts" / "metrics.jsonl") if line["event"] != "epoch")
     assert len(resumed) == 4
     assert all(line == start | {"event": "resume"} for line in resumed)
     names = sorted(path.name for path in (tmp_path / "parts" / "checkpoints").iterdir())

@@ -5,13 +5,11 @@ from torch.nn.functional import cross_entropy
 
 from graddiv import GradDiv
 from graddiv.attacks import EOT, PGD
-from graddiv.networks import RandomizedNetwork, adp_diversity
-from graddiv.networks.gaussian import GaussianNetwork
+from graddiv.networks import GaussianNetwork, RandomizedNetwork, adp_diversity
+from graddiv.networks.defense import Minibatch
 from graddiv.objective import Objective
-from graddiv.rules import Minibatch
 from graddiv.seeding import fold, uniform
 from graddiv.training import objective_of
-from graddiv.training.objectives import first_nonfinite
 from tests.training.helpers import METHODS, random_data, tiny
 
 STEP = 5
@@ -145,10 +143,3 @@ def test_batch_statistics_are_moved_by_the_loss_alone() -> None:
     objective(x, y, step=STEP, ids=ids)
     assert [int(count) for count in counts] == [1] * len(counts)
     assert len(counts) == 6
-
-
-def test_the_part_that_broke_is_named_before_the_sum() -> None:
-    nan, inf = float("nan"), float("inf")
-    assert first_nonfinite({"loss": nan, "clean": 1.0, "kl": inf}) == "kl"
-    assert first_nonfinite({"loss": nan, "clean": 1.0}) == "loss"
-    assert first_nonfinite({"loss": 1.0, "clean": 1.0}) is None

@@ -8,13 +8,11 @@ from graddiv import store
 from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
-from graddiv.report.archive import copy_run
+from graddiv.report.plan import copy_run
 from graddiv.runs import Run, network_of
 from graddiv.training import loop, train
-from graddiv.training.objectives import objective_of
-from graddiv.training.stages import stages_of
-from tests.training.helpers import assert_same_outcome, loader, outcome, tiny, two_stages
-from tests.training.test_loop import StopAfter, Stopped
+from graddiv.training.stages import objective_of, stages_of
+from tests.training.helpers import StopAfter, Stopped, assert_same_outcome, loader, outcome, tiny, two_stages
 
 
 @pytest.fixture(autouse=True)

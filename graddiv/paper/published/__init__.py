@@ -8,85 +8,34 @@ import csv
 import math
 from functools import cache
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any
 
-TABLE1_DATA, TABLE1_EPSILON, TABLE1_N = "cifar10", 8 / 255, 10
-"""What the paper's Table 1 is of; n is that of its EOT rows."""
+from graddiv.report.comparison import NothingPublished, PublishedValue
 
-TRAINED_AT = {"mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}
-"""The radius of the paper's adversarial training."""
-
-STANDS_FOR = {"mnist-mini": "mnist"}
-"""Data sets the paper does not know, and the one of its own that is nearest to them."""
+TABLE1_DATA, TABLE1_EPSILON, TABLE1_N = "cifar10", 8 / 255, 10  #: what the paper's Table 1 is of; n of its EOT rows
+TRAINED_AT = {"mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}  #: the radius of the paper's adversarial training
+STANDS_FOR = {"mnist-mini": "mnist"}  #: data sets the paper does not know, and the nearest of its own
+CLOSE = 1e-4  #: relative tolerance of radii: file names keep six digits
 
 
-class Value(NamedTuple):
-    """An accuracy of the paper's, in percent."""
-
-    mean: float
-    std: float | None = None
-    """Over its runs; where it gives none, None."""
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
-
-
-class PublishedCell(NamedTuple):
-    """Where a value stands in the supplement's tables."""
-
-    data: str
-    attack: str
-    n: int | None
-    """None: the paper names no n, as the network is deterministic or the attack is EOT-FGSM."""
-    method: str
-    epsilon: float
+NUMBERS = {"mean": float, "std": float, "accuracy": float, "epsilon": float, "value": float, "n": int}
 
 
 @cache
-def table1() -> dict[tuple[str, str], Value]:
-    """Table 1 by (attack, method): CIFAR-10, epsilon 8/255."""
-    return {
-        (row["attack"], row["method"]): Value(float(row["mean"]), float(row["std"]) if row["std"] else None)
-        for row in _rows("table1")
-    }
+def rows(name: str) -> tuple[dict[str, Any], ...]:
+    """The rows of a file here, None where a cell is empty: the paper names no n, or gives no std.
 
-
-@cache
-def supplement() -> dict[PublishedCell, Value]:
-    """The supplement's tables: accuracy against EOT-FGSM and EOT-PGD for many epsilons on three data sets."""
-    return {
-        PublishedCell(
-            row["data"], row["attack"], int(row["n"]) if row["n"] else None, row["method"], float(row["epsilon"])
-        ): Value(float(row["accuracy"]))
-        for row in _rows("supplement")
-    }
-
-
-class Statement(NamedTuple):
-    """A number that stands in the paper's text, and in no table."""
-
-    figure: str
-    """The figure of ours that it belongs to."""
-    data: str
-    method: str
-    epsilon: float
-    """The radius of the attack that it is of; 0: of none."""
-    quantity: str
-    value: float
-
-
-@cache
-def text() -> tuple[Statement, ...]:
-    """The numbers of the paper's text."""
+    table1: attack, method, mean, std (CIFAR-10, epsilon 8/255).  supplement: data, attack, n, method, epsilon,
+    accuracy.  text, numbers that stand in no table: figure (of ours), data, method, epsilon, quantity, value.
+    """
+    lines = files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8").splitlines()
     return tuple(
-        Statement(
-            row["figure"], row["data"], row["method"], float(row["epsilon"]), row["quantity"], float(row["value"])
-        )
-        for row in _rows("text")
+        {key: NUMBERS.get(key, str)(text) if text else None for key, text in row.items()}
+        for row in csv.DictReader(lines)
     )
 
 
-class PaperValues:
+class PaperValues(NothingPublished):
     """The paper's values for one data set, at the radii that correspond to ours."""
 
     def __init__(self, data: str, training_epsilon: float) -> None:
@@ -94,40 +43,39 @@ class PaperValues:
         self.data = STANDS_FOR.get(data, data)
         self.is_other_data = self.data != data
         own = TRAINED_AT.get(self.data, 0.0)
-        self.ratio = training_epsilon / own if own and training_epsilon else 1.0
-        """Ours over the paper's."""
+        self.ratio = training_epsilon / own if own and training_epsilon else 1.0  #: ours over the paper's
 
-    def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> Value | None:
+    def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
         """What the paper gives for an attack (or "clean") on a method: in its Table 1, or else in its supplement.
 
         n matters where the supplement tells n apart, and in the EOT rows of Table 1, which have one n; None: any.
         """
         theirs = 0.0 if attack == "clean" else epsilon / self.ratio
         if self.data == TABLE1_DATA and (attack == "clean" or math.isclose(theirs, TABLE1_EPSILON, rel_tol=CLOSE)):
-            found = table1().get((attack, method))
+            found = next((row for row in rows("table1") if (row["attack"], row["method"]) == (attack, method)), None)
             if found is not None and (n in (None, TABLE1_N) or not attack.startswith("EOT-")):
-                return found
-        rows = _supplement(self.data, method, attack, n)
-        return next((v for e, v in rows if math.isclose(e, theirs, rel_tol=CLOSE)), None)
+                return PublishedValue(found["mean"], found["std"])
+        of_supplement = self._supplement(method, attack, n)
+        return next((PublishedValue(v) for e, v in of_supplement if math.isclose(e, theirs, rel_tol=CLOSE)), None)
 
     def epsilons(self) -> list[float]:
         """The perturbation bounds of the supplement's table of the data set, as ours; none if it has no table."""
-        found = {cell.epsilon for cell in supplement() if cell.data == self.data and cell.attack != "clean"}
-        return sorted(self._ours(epsilon) for epsilon in found)
+        of_data = [row for row in rows("supplement") if row["data"] == self.data and row["attack"] != "clean"]
+        return sorted({self._ours(row["epsilon"]) for row in of_data})
 
     def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
         """(our epsilon, accuracy) of the supplement, from the clean accuracy on; empty if it has no such row."""
-        found = _supplement(self.data, method, attack, n)
-        rows = (*_supplement(self.data, method, "clean", n), *found) if found else ()
-        return [(self._ours(epsilon), v.mean) for epsilon, v in rows]
+        found = self._supplement(method, attack, n)
+        points = [*self._supplement(method, "clean", n), *found] if found else []
+        return [(self._ours(epsilon), accuracy) for epsilon, accuracy in points]
 
     def said(self, figure: str, epsilon: float) -> str:
         """What the paper's text says of a figure: " The paper: sample MRL 0.64 (adv-bnn), 0.15 (adv-bnn+graddiv)."."""
         quantities: dict[str, list[str]] = {}
-        for statement in text():
-            at_this_ratio = math.isclose(statement.epsilon, epsilon / self.ratio, rel_tol=CLOSE)
-            if (statement.figure, statement.data) == (figure, self.data) and at_this_ratio:
-                quantities.setdefault(statement.quantity, []).append(f"{statement.value:g} ({statement.method})")
+        for row in rows("text"):
+            at_this_ratio = math.isclose(row["epsilon"], epsilon / self.ratio, rel_tol=CLOSE)
+            if (row["figure"], row["data"]) == (figure, self.data) and at_this_ratio:
+                quantities.setdefault(row["quantity"], []).append(f"{row['value']:g} ({row['method']})")
         parts = [f"{quantity} {', '.join(values)}" for quantity, values in quantities.items()]
         return f" The paper: {'; '.join(parts)}." if parts else ""
 
@@ -145,21 +93,8 @@ class PaperValues:
     def _ours(self, epsilon: float) -> float:
         return float(f"{epsilon * self.ratio:.6g}")
 
-
-CLOSE = 1e-4
-"""Radii are compared to so many digits: file names keep six."""
-
-
-def _supplement(data: str, method: str, attack: str, n: int | None) -> list[tuple[float, Value]]:
-    """A row of the supplement's tables."""
-    wanted = (data, method, attack)
-    return [
-        (cell.epsilon, v)
-        for cell, v in supplement().items()
-        if (cell.data, cell.method, cell.attack) == wanted and cell.n in (None, n)
-    ]
-
-
-def _rows(name: str) -> list[dict[str, str]]:
-    text = files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8")
-    return list(csv.DictReader(text.splitlines()))
+    def _supplement(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
+        """A row of the supplement's tables: (the paper's epsilon, accuracy)."""
+        wanted = (self.data, method, attack)
+        of_row = [row for row in rows("supplement") if (row["data"], row["method"], row["attack"]) == wanted]
+        return [(row["epsilon"], row["accuracy"]) for row in of_row if row["n"] in (None, n)]

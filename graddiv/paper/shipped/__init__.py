@@ -1,11 +1,28 @@
-"""Two networks of the study, trained on all of MNIST: what the demo attacks, and can be trained on from."""
+"""Two networks of the study, trained on all of MNIST: what the demo attacks, and can be trained on from.
 
+A minute's run with known outcomes tells whether this machine, and this device, compute what they should.
+"""
+
+from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
+import torch
+
+from graddiv.attacks.pgd import eot_pgd_accuracy
+from graddiv.data import load
+from graddiv.diversity import GradDiv
+from graddiv.diversity.concentration import moments
 from graddiv.errors import unknown
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.prediction import models_of
+from graddiv.performance import channels_last
 from graddiv.runs import Run
 
 SHIPPED = Path(__file__).parent
+DIGITS = 100
+EPSILON = 0.3  #: the radius at which the shipped networks were trained
+SEED = 0
 
 
 def shipped(method: str) -> Run:
@@ -14,3 +31,51 @@ def shipped(method: str) -> Run:
     if method not in known:
         raise unknown("shipped network", method, known)
     return Run(SHIPPED / method)
+
+
+class RangeCheck(NamedTuple):
+    """One number with the range it must lie in."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+    @property
+    def passed(self) -> bool:
+        """Whether the number is where it should be."""
+        return self.low <= self.value <= self.high
+
+
+def selfcheck(device: torch.device) -> Iterator[RangeCheck]:
+    """Known outcomes of the shipped networks on the embedded digits, one after the other.
+
+    The ranges are around what two cores of a server found; they leave room for other processors, for which the last
+    bits of a sum differ, and none for a wrong one.
+    """
+    data = load("mnist-mini", "test").take(slice(0, DIGITS))
+    batches = list(data.batches(DIGITS, device))
+    x, y, _ = batches[0]
+    plain, diverse = (shipped(method).network() for method in ("adv-bnn", "adv-bnn+graddiv"))
+    for F in (plain, diverse):
+        channels_last(F.to(device))
+    clean, robust = eot_pgd_accuracy(plain, batches, EPSILON, n=5, m=10, seed=SEED, judged_by=SEED)
+    yield RangeCheck("clean accuracy of Adv-BNN (%)", 100 * clean, 96, 100)
+    yield RangeCheck(f"its accuracy under EOT-PGD at {EPSILON} (%)", 100 * robust, 86, 98)
+    yield RangeCheck("concentration of its gradients, rho", _rho(plain, x, y), 0.62, 0.72)
+    yield RangeCheck("the same with GradDiv", _rho(diverse, x, y), 0.28, 0.39)
+    yield RangeCheck("gradient of GradDiv, its norm", _gradient_norm(plain, x[:32], y[:32]), 2, 4.5)
+
+
+def _rho(F: RandomizedNetwork, x: torch.Tensor, y: torch.Tensor) -> float:
+    """sqrt(max(0, mean cosine)) over ten gradients of each digit."""
+    with running_statistics(F):
+        found = moments(models_of(F, 10, SEED), x, y)
+    return float(found.mean_cosine()[found.usable].mean().clamp_min(0).sqrt())
+
+
+def _gradient_norm(F: RandomizedNetwork, x: torch.Tensor, y: torch.Tensor) -> float:
+    """|d R_kappa / d theta|: a double backward through the whole network."""
+    GradDiv("kappa", lam=1.0)(F, x, y, step=0).backward()
+    gradients = [p.grad for p in F.parameters() if p.grad is not None]
+    return float(torch.nn.utils.get_total_norm(gradients))

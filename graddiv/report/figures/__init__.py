@@ -1,6 +1,5 @@
-"""The paper's figures from our records, one function each: `FIGURES[name](comparison)`."""
+"""The paper's figures from our records, one function each; importing this registers them with `output.draws`."""
 
-from graddiv.report.figures import accuracy, directions, epsilon, matrices, nearby, sensitivity, training
-from graddiv.report.figures.common import FIGURES
+from graddiv.report.figures import accuracy, gradients, matrices, training
 
-__all__ = ["FIGURES", "accuracy", "directions", "epsilon", "matrices", "nearby", "sensitivity", "training"]
+__all__ = ["accuracy", "gradients", "matrices", "training"]

@@ -1,208 +1,93 @@
-"""Accuracy under EOT-PGD: against lambda, for each regularizer, and what its other figures share."""
+"""Accuracy under EOT-PGD: against epsilon, against what the attack spends, against lambda, for each regularizer."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Any
 
 import matplotlib
 import numpy as np
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
+from graddiv.recipes import title as title_of
 from graddiv.records import Summary
 from graddiv.report import style
-from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, titles
-from graddiv.report.figures.common import (
-    draws,
-    handle,
-    legend_below,
-    listed,
-    looks,
-    missing,
-    pair,
-    panels,
-    scale,
-)
+from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
 from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
-from graddiv.report.output import Figure
+from graddiv.report.output import Figure, draws, listed
+from graddiv.report.style import Look, Sheet, handle, looks_of, pair, percents, scale
 
-COLUMNS = ("method", "lam", "whose", "x", "accuracy", "low", "high")
-PAPER: dict[str, Any] = {
-    "linestyle": style.DASHED,
-    "linewidth": 1.0,
-    "markerfacecolor": "white",
-    "markersize": 3,
-    "alpha": 0.8,
-    "zorder": 2.5,
-}
-"""The paper's curves: thin and dashed, with hollow markers; above ours, whose thicker lines would hide them."""
+COLUMNS = "method, lam, whose, x, accuracy, low, high"
+EPSILON = r"perturbation bound ε ($\ell_\infty$, pixel range [0, 1])"
+LAMBDA = "weight λ of GradDiv"
+GREY = Look(style.GREY, "o", style.DASHED)  #: of an entry of the legend that stands for curves of several colors
 
+#: The paper's curves: thin and dashed, with hollow markers; above ours, whose thicker lines would hide them.
+PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 1.0, "markerfacecolor": "white", "markersize": 3}
+PAPER |= {"alpha": 0.8, "zorder": 2.5}
+PAPERS = handle(GREY, "the paper's values, in the method's color", **PAPER)
+#: The curves of the strong adversary: dotted.
+STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
+#: One of several trainings.
 DOT: dict[str, Any] = {"marker": "o", "markersize": 2, "alpha": 0.5, "linestyle": "none"}
-"""One of several trainings."""
-
+#: Across a value that other curves have and this one lacks: sparse dots, without a band.
 NOT_RUN: dict[str, Any] = {"linestyle": (0, (1, 4)), "linewidth": 0.9}
-"""Across a value that other curves have and this one lacks: sparse dots, without a band."""
 
 Points = Sequence[tuple[Any, Summary]]
+Rows = list[tuple[object, ...]]
 
 
-def plot_accuracy(
-    axes: Axes, run: ReportRun, look: style.Look, points: Points, others: Iterable[Any] = ()
-) -> list[tuple[object, ...]]:
-    """A curve of ours with its band of 95 % intervals, and a dot for each of several trainings; the points drawn.
+def in_percent(points: Points) -> list[tuple[Any, float, float, float]]:
+    """(x, accuracy, low, high) of each point."""
+    return [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
+
+
+def plot_ours(axes: Axes, run: ReportRun, look: Look, points: Points, others: Iterable[Any] = ()) -> Rows:
+    """Draw a curve of ours with its band of 95 % intervals, and a dot for each of several trainings.
 
     others: where other curves of the figure have points; where this one has none in between, it is only hinted at.
     """
-    rows = [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
+    rows = in_percent(points)
     dots = [(x, 100 * mean) for x, s in points for mean in s.trainings]
-    for at, mean in dots:
-        axes.plot([at], [mean], color=look.colour, **DOT)
-    parts = stretches(rows, others)
-    for before, after in pairwise(parts):
-        (x, accuracy), (next_x, next_accuracy) = before[-1][:2], after[0][:2]
-        axes.plot([x, next_x], [accuracy, next_accuracy], color=look.colour, **NOT_RUN)
+    for dot in dots:
+        axes.plot(*dot, color=look.colour, **DOT)
+    parts = [rows[:1]]
+    for before, row in pairwise(rows):
+        if any(before[0] < x < row[0] for x in others):  # there nothing was measured
+            axes.plot([before[0], row[0]], [before[1], row[1]], color=look.colour, **NOT_RUN)
+            parts.append([])
+        parts[-1].append(row)
     for part in parts:
-        x, accuracy, low, high = zip(*part, strict=True)
-        axes.plot(x, accuracy, color=look.colour, marker=look.marker, linestyle=look.dash)
-        axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
+        style.plot(axes, look, *zip(*part, strict=True))
     return [
         *((run.method, run.lam, "ours", *row) for row in rows),
         *((run.method, run.lam, "one training", x, mean, "", "") for x, mean in dots),
     ]
 
 
-def stretches(rows: Sequence[tuple[Any, ...]], others: Iterable[Any]) -> list[list[tuple[Any, ...]]]:
-    """The points of a curve, apart where others have a value between two of them: there nothing was measured."""
-    found = [[rows[0]]]
-    for before, row in pairwise(rows):
-        if any(before[0] < x < row[0] for x in others):
-            found.append([])
-        found[-1].append(row)
-    return found
-
-
-def plot_papers(
-    axes: Axes, run: ReportRun, look: style.Look, points: Sequence[tuple[Any, float]]
-) -> list[tuple[object, ...]]:
-    """A curve of the paper's; the points drawn."""
+def plot_other(axes: Axes, run: ReportRun, look: Look, whose: str, points: Sequence[tuple[Any, ...]]) -> Rows:
+    """Draw a curve of the paper's or of the strong adversary, in the method's color and without a band."""
     if points:
-        x, accuracy = zip(*points, strict=True)
-        axes.plot(x, accuracy, color=look.colour, marker=look.marker, **PAPER)
-    return [(run.method, "", "paper", x, accuracy, "", "") for x, accuracy in points]
+        x, y = ([point[i] for point in points] for i in (0, 1))
+        style.plot(axes, look, x, y, **(PAPER if whose == "paper" else STRONG))
+    lam = "" if whose == "paper" else run.lam
+    return [(run.method, lam, whose, *point, *[""] * (4 - len(point))) for point in points]
 
 
-GREY = style.Look(style.GREY, "o", style.DASHED)
-"""Of an entry of the legend that stands for curves of several colours."""
-
-PAPERS = handle(GREY, "the paper's values, in the method's colour", **PAPER)
-
-
-def legend(runs: Sequence[ReportRun], run_looks: Sequence[style.Look], papers: bool) -> list[Line2D]:
-    """What stands for each run, and for the paper's values."""
-    handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
-    return [*handles, *([PAPERS] if papers else [])]
+def papers_last(rows: Rows) -> Rows:
+    """Ours, then the paper's."""
+    return sorted(rows, key=lambda row: row[2] == "paper")
 
 
-def setting(swept: Curves) -> str:
-    """The settings that all points share."""
-    letters = {"epsilon": "ε", "n": "n", "m": "m"}
-    parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
-    return ", ".join([*parts, f"{swept.fixed['examples']} test examples"])
-
-
-@draws("lambda-sensitivity")
-def lambda_sensitivity(comparison: Comparison) -> Figure:
-    """Accuracy and concentration against lambda, over runs that differ in it."""
-    compared = pair(comparison)
-    base = (compared[1] if compared else comparison.runs[-1]).method.split("+")[0]
-    runs = sorted((run for run in comparison.runs if run.method.split("+")[0] == base), key=lambda run: run.lam)
-    swept = curves(comparison.of(runs), "epsilon")
-    if len({run.lam for run in runs}) < 2 or swept is None:
-        raise missing(
-            "lambda-sensitivity",
-            "records of EOT-PGD of runs with different graddiv.lam",
-            "sweep RUN RUN --over lam",
-        )
-    figure, (left, right) = panels(1, 2, style.TWO_COLUMNS, 2.8)
-    by_lam = [(run, dict(from_clean(comparison, run, points))) for run, points in swept.of_runs]
-    found = [set(points) for _, points in by_lam]
-    epsilons = _spread(
-        sorted(set.intersection(*found) or set.union(*found)), 5
-    )  # where all can be compared, if anywhere
-    colours = matplotlib.colormaps["cividis"](np.linspace(0, 0.75, len(epsilons)))
-    rows: list[tuple[object, ...]] = []
-    for epsilon, colour, marker in zip(epsilons, colours, "osD^v", strict=False):
-        there = [(run, points[epsilon]) for run, points in by_lam if epsilon in points]
-        shown = [(run.lam, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for run, s in there]
-        lam, accuracy, low, high = zip(*shown, strict=True)
-        label = "clean" if epsilon == 0 else f"ε = {epsilon:.4g}"
-        left.plot(lam, accuracy, color=colour, marker=marker, label=label)
-        left.fill_between(lam, low, high, color=colour, alpha=0.13, linewidth=0)
-        rows += [("accuracy", epsilon, *row) for row in shown]
-    percent(left, "weight λ of GradDiv")
-    rho = [(run.lam, line["rho"]) for run, _ in by_lam for line in run.epochs[-1:] if "rho" in line]
-    right.plot(*zip(*rho, strict=True), color=style.BLACK, marker="o")
-    right.set(xlabel="weight λ of GradDiv", ylabel="debiased MRL ρ after training", ylim=(0, None))
-    rows += [("rho", "", lam, value, "", "") for lam, value in rho]
-    figure.legend(loc="outside lower center", ncols=len(epsilons))
-    lowest, highest = rho[0], rho[-1]
-    last = epsilons[-1]
-    accuracies = [f"{100 * points[last].mean:.1f} % at λ = {run.lam:g}" for run, points in by_lam if last in points]
-    return Figure(
-        name="lambda-sensitivity",
-        title="Sensitivity to the weight of GradDiv",
-        figure=figure,
-        columns=("quantity", "epsilon", "lam", "value", "low", "high"),
-        rows=tuple(rows),
-        caption=(
-            f"From λ = {lowest[0]:g} to λ = {highest[0]:g} the debiased MRL goes from {lowest[1]:.2f} to "
-            f"{highest[1]:.2f}; accuracy under EOT-PGD at ε = {last:.4g} is {listed(accuracies)}. "
-            f"{scale(comparison, setting(swept))}"
-        ),
-    )
-
-
-@draws("regularizers")
-def regularizers(comparison: Comparison) -> Figure:
-    """The five regularizers: concentration during training, and accuracy under EOT-PGD against epsilon."""
-    variants = [run for run in comparison.runs if "+graddiv-" in run.method]
-    if not variants:
-        raise missing(
-            "regularizers",
-            "runs of the variants such as adv-bnn+graddiv-dpp",
-            f"train {comparison.data}/adv-bnn+graddiv-dpp",
-        )
-    base = variants[0].method.split("+")[0]
-    runs = [run for run in comparison.runs if run.method == base or run in variants]
-    swept = curves(comparison.of(runs), "epsilon")
-    if swept is None:
-        raise missing(
-            "regularizers", "records of EOT-PGD for some epsilons", "sweep RUN --over epsilon --values 0.1,0.2,0.3"
-        )
-    figure, axes = panels(2, 3, style.TWO_COLUMNS, 4.4)
-    run_looks = looks(runs)
-    rows: list[tuple[object, ...]] = []
-    for ax, measure in zip(axes, MEASURES, strict=False):
-        rows += [(*row[:3], *row[3:], "", "") for row in plot_measure(ax, runs, run_looks, measure)]
-    of_run = dict(zip([run.path for run in runs], run_looks, strict=True))
-    by_run, radii = against_epsilon(comparison, swept)
-    for run, points in by_run:
-        drawn = plot_accuracy(axes[-1], run, of_run[run.path], points, radii)
-        rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
-    percent(axes[-1], r"perturbation bound ε ($\ell_\infty$)")
-    handles = [handle(look, title) for look, title in zip(run_looks, titles(runs), strict=True)]
-    legend_below(figure, [*handles, *turn_handles(runs)], 3)
-    return Figure(
-        name="regularizers",
-        title="The regularizers compared",
-        figure=figure,
-        columns=("method", "lam", "measure", "x", "value", "low", "high"),
-        rows=tuple(rows),
-        caption=(
-            f"{ended(comparison.of(()), runs, ('R_mean',))} {compared_at(swept, 'ε')} "
-            f"{scale(comparison, setting(swept))}"
-        ),
-    )
+def setting(*found: Curves) -> list[str]:
+    """The settings that all points share; panels say their radius themselves."""
+    letters = {"epsilon": "ε", "n": "n", "m": "m"} if len(found) == 1 else {"n": "n", "m": "m"}
+    shared = []
+    for swept in found:
+        parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
+        shared.append(", ".join([*parts, f"{swept.fixed['examples']} test examples"]))
+    return list(dict.fromkeys(shared))
 
 
 def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
@@ -223,24 +108,248 @@ def against_epsilon(comparison: Comparison, swept: Curves) -> tuple[list[tuple[R
     return found, sorted({x for _, points in found for x, _ in points})
 
 
-def percent(axes: Axes, label: str) -> None:
-    """Accuracy upwards, from 0 to 100 %."""
-    axes.set(xlabel=label, ylabel=style.ACCURACY, ylim=(-2, 102))
-
-
-def _spread(values: list[float], most: int) -> list[float]:
-    """At most so many of them, the first and the last included."""
-    return [values[i] for i in sorted({round(i) for i in np.linspace(0, len(values) - 1, most)})]
-
-
 def compared_at(swept: Curves, vary: str) -> str:
     """The accuracies at the last value that all runs have, from the lowest to the highest."""
-    runs = [run for run, _ in swept.of_runs]
     shared = set.intersection(*({x for x, _ in points} for _, points in swept.of_runs))
     if not shared:
         return "No value was run for all methods."
     x = max(shared)
-    found = sorted(
-        (dict(points)[x].mean, title) for (_, points), title in zip(swept.of_runs, titles(runs), strict=True)
+    names = titles([run for run, _ in swept.of_runs])
+    found = sorted((dict(points)[x].mean, name) for (_, points), name in zip(swept.of_runs, names, strict=True))
+    return f"At {vary} = {x:.4g}: {listed([f'{name} {100 * mean:.1f} %' for mean, name in found])}."
+
+
+# Against epsilon
+
+MARGIN = 0.2  #: beside the curves, where the distance of two radii is 1
+FEW = 3  #: curves of the paper's that have a line of the legend each
+PGD = "attack RUN --attacks pgd --modes eot"  #: the command that makes its records
+BOUND = "Accuracy under EOT-PGD against the perturbation bound"
+
+
+@draws("accuracy-epsilon", BOUND, COLUMNS, by=f"{PGD} --epsilon 0.1,0.2,0.3")
+def accuracy_epsilon(comparison: Comparison) -> Figure | None:
+    """Accuracy under EOT-PGD against epsilon, ours and the paper's."""
+    swept = curves(comparison, "epsilon")
+    if swept is None:
+        return None
+    sheet = Sheet(1, 1, style.TWO_COLUMNS, 3.9)
+    (axes,) = sheet.axes
+    of_runs, radii = against_epsilon(comparison, swept)
+    runs = [run for run, _ in of_runs]
+    strong = curves(comparison, "epsilon", "SPGD")
+    of_strong = {run.path: points for run, points in strong.of_runs} if strong else {}
+    of_paper: dict[tuple[str, float | None], Line2D | None] = {}
+    look_of = looks_of(runs)
+    for (run, points), title in zip(of_runs, titles(runs), strict=True):
+        look = look_of[run.path]
+        sheet.entry(look, title)
+        sheet.rows += plot_ours(axes, run, look, points, radii)
+        if (run.method, run.epsilon) not in of_paper:  # once, where ours has it in several variants
+            n = swept.fixed["n"] if run.random else None
+            theirs = [(x, y) for x, y in comparison.published(run).curve(run.method, "EOT-PGD", n) if x >= radii[0]]
+            sheet.rows += plot_other(axes, run, look, "paper", theirs)
+            entry = handle(look, f"{title_of(run.method)} in the paper", **PAPER) if theirs else None
+            of_paper[run.method, run.epsilon] = entry
+            sheet.handles += [entry] if entry else []
+        if run.path in of_strong:
+            points = of_strong[run.path]
+            sheet.rows += plot_other(axes, run, look, "strong", in_percent(points))
+            attacked = max(1, *(len(s.trainings) for _, s in points))  # fewer, perhaps, than the method has
+            several = f"{attacked} training{'s' if attacked > 1 else ''}"
+            sheet.entry(look, f"stronger attack (EOT-SPGD), {several}", **STRONG)
+    percents(axes, EPSILON)
+    beyond = {x for each in axes.get_lines() for x in np.asarray(each.get_xdata()) if x > 1.01 * radii[-1]}
+    _space_evenly(axes, [*radii, *sorted(beyond)], comparison.training_epsilons)
+    papers = [entry for entry in of_paper.values() if entry]
+    trainings = {len(s.trainings) for _, points in of_runs for _, s in points if s.trainings}
+    if trainings:
+        sheet.entry(GREY, "one training", **DOT)
+    if len(papers) > FEW:
+        sheet.handles = [*(each for each in sheet.handles if each not in papers), PAPERS]
+    sheet.rows = papers_last(sheet.rows)
+    notes = ["Bands: 95 % intervals from the choice of test examples and from the draws."]
+    if any(b - a != radii[1] - radii[0] for a, b in pairwise(radii)):
+        notes.append("The radii that were run stand at equal distances.")
+    if any({x for x, _ in points} != set(radii) for _, points in of_runs):
+        notes.append("Sparse dots: across radii that were not run.")
+    if trainings:
+        notes.append(f"Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots.")
+    if strong:
+        notes.append(f"Dotted: EOT-SPGD with n = {strong.fixed['n']}, m = {strong.fixed['m']}.")
+    if papers:
+        notes.append(f"Dashed: the paper's values, at its own scale.{comparison.origin()}")
+    return sheet.done(f"{compared_at(swept, 'ε')} {' '.join(notes)} {scale(comparison, *setting(swept))}")
+
+
+def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float]) -> None:
+    """The radii at equal distances, for most are run where accuracy falls; those of training have lines.
+
+    If there is one radius of training, its multiples stand below the radii.
+    """
+    if len(radii) > 1:
+        rank, radius = _ranks(radii)
+        axes.set_xscale("function", functions=(rank, radius))
+        axes.set_xlim(*radius(np.array([-MARGIN, len(radii) - 1 + MARGIN])))
+    multiples = [""] * len(radii)
+    if len(training) == 1:
+        multiples = [f"\n×{round(x / training[0], 2):g}" if x else "\nclean" for x in radii]
+        axes.set_xlabel(f"{EPSILON},\nand as a multiple of the radius of training")
+    axes.set_xticks(radii, [f"{x:.3g}{multiple}" for x, multiple in zip(radii, multiples, strict=True)])
+    for epsilon in training:
+        axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
+
+
+Map = Callable[[Float[np.ndarray, "..."]], Float[np.ndarray, "..."]]
+
+
+def _ranks(radii: Sequence[float]) -> tuple[Map, Map]:
+    """The first radius to 0, the second to 1 and so on, linear in between and just beyond; and back."""
+    knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
+    ranks = range(-1, len(radii) + 1)
+    return lambda x: np.interp(x, knots, ranks), lambda rank: np.interp(rank, ranks, knots)
+
+
+# Against what an attack spends
+
+PAPERS_N = (1, 5, 10, 20)  #: numbers of sample models for which the paper has values of EOT-PGD
+SPGD = "attack RUN --attacks spgd --modes eot --n 4 --m 100,400"
+
+
+@draws("n-sensitivity", "Accuracy under EOT-PGD against n", COLUMNS, by=f"{PGD} --n 1,5,10,20")
+def n_sensitivity(comparison: Comparison) -> Figure | None:
+    """Accuracy under EOT-PGD against the number n of sample models per step."""
+    random = comparison.of([run for run in comparison.runs if run.random])
+    return _sensitivity(comparison, [curves(random, "n")], "n", "sample models per step of EOT-PGD, n")
+
+
+@draws("m-sensitivity", "Accuracy under EOT-PGD against its iterations", COLUMNS, by=f"{PGD} --m 5,20,50")
+def m_sensitivity(comparison: Comparison) -> Figure | None:
+    """Accuracy under EOT-PGD against its iterations m."""
+    return _sensitivity(comparison, [curves(comparison, "m")], "m", "iterations of EOT-PGD, m")
+
+
+@draws("passes-sensitivity", "Accuracy under EOT-SPGD against its passes", COLUMNS, by=SPGD)
+def passes_sensitivity(comparison: Comparison) -> Figure | None:
+    """Accuracy under EOT-SPGD against its passes, n m, at each radius: whether the adversary has settled."""
+    radii = sorted({r.epsilon for run in comparison.runs for r in run.attacks if is_eot(run, r, "SPGD")})
+    found = [_in_passes(comparison, radius) for radius in radii]
+    return _sensitivity(comparison, found, "passes", "passes of EOT-SPGD for an image, n m")
+
+
+def _in_passes(comparison: Comparison, radius: float) -> Curves | None:
+    swept = curves(comparison.only(lambda _, record: record.epsilon == radius), "m", "SPGD")
+    if swept is None:
+        return None
+    n = swept.fixed["n"]
+    return swept._replace(of_runs=tuple((run, [(n * m, a) for m, a in points]) for run, points in swept.of_runs))
+
+
+def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: str, label: str) -> Figure | None:
+    """A panel for each of the curves, which differ in their radius; None if no curve has two points."""
+    found = [swept for swept in swepts if swept is not None]
+    if not any(len(points) > 1 for swept in found for _, points in swept.of_runs):
+        return None
+    several, across = len(found) > 1, min(len(found), 2)
+    down = -(-len(found) // across)
+    width = style.TWO_COLUMNS if several else style.ONE_COLUMN * 1.2
+    sheet = Sheet(down, across, width, 2.9 if down == 1 else 2.3 * down)
+    for spare in sheet.axes[len(found) :]:
+        spare.remove()
+    look_of = sheet.legend(list({run.path: run for swept in found for run, _ in swept.of_runs}.values()))
+    for axes, swept in zip(sheet.axes, found, strict=False):
+        at, rows = swept.fixed["epsilon"], Rows()
+        for run, points in swept.of_runs:
+            look = look_of[run.path]
+            rows += plot_ours(axes, run, look, from_clean(comparison, run, points, 0) if vary == "m" else points)
+            if vary == "n":
+                values = [(n, comparison.published(run).value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
+                theirs = [(n, value.mean) for n, value in values if value is not None]
+                rows += plot_other(axes, run, look, "paper", theirs)
+        percents(axes, label)
+        if vary != "m":
+            counts: list[Any] = sorted({row[3] for row in rows})
+            axes.set_xscale("log")
+            axes.set_xticks(counts, [str(n) for n in counts])
+            axes.minorticks_off()
+        if several:
+            axes.set_title(f"ε = {at:.4g}")
+        sheet.rows += [(*row, at) for row in rows] if several else rows
+    sheet.rows = papers_last(sheet.rows)
+    papers = any(row[2] == "paper" for row in sheet.rows)
+    sheet.handles += [PAPERS] if papers else []
+    seen = [compared_at(swept, vary) for swept in found]
+    if several:
+        seen = [f"ε = {s.fixed['epsilon']:.4g}: {t[0].lower()}{t[1:]}" for s, t in zip(found, seen, strict=True)]
+    zero = " m = 0: without an attack." if vary == "m" else ""
+    dashed = f" Dashed: the paper's values.{comparison.origin()}" if papers else ""
+    radii = [(run, swept.fixed["epsilon"]) for swept in found for run, _ in swept.of_runs]
+    said = comparison.said(f"{vary}-sensitivity", radii)
+    caption = f"{' '.join(seen)}{zero}{dashed}{said} {scale(comparison, *setting(*found))}"
+    return sheet.done(caption, columns=(*COLUMNS.split(", "), *(["epsilon"] if several else [])))
+
+
+# Against lambda, and for each regularizer
+
+LAMS = ("Sensitivity to the weight of GradDiv", "quantity, epsilon, lam, value, low, high")
+VARIANTS = ("The regularizers compared", "method, lam, measure, x, value, low, high")
+
+
+@draws("lambda-sensitivity", *LAMS, by="train RECIPE graddiv.lam=0.1' and 'graddiv " + PGD)
+def lambda_sensitivity(comparison: Comparison) -> Figure | None:
+    """Accuracy and concentration against lambda, over runs that differ in it."""
+    compared = pair(comparison)
+    base = (compared[1] if compared else comparison.runs[-1]).method.split("+")[0]
+    runs = sorted((run for run in comparison.runs if run.method.split("+")[0] == base), key=lambda run: run.lam)
+    swept = curves(comparison.of(runs), "epsilon")
+    if len({run.lam for run in runs}) < 2 or swept is None:
+        return None
+    sheet = Sheet(1, 2, style.TWO_COLUMNS, 2.8)
+    left, right = sheet.axes
+    by_lam = [(run, dict(from_clean(comparison, run, points))) for run, points in swept.of_runs]
+    found = [set(points) for _, points in by_lam]
+    radii = sorted(set.intersection(*found) or set.union(*found))  # where all can be compared, if anywhere
+    epsilons = [radii[i] for i in sorted({round(i) for i in np.linspace(0, len(radii) - 1, 5)})]  # at most five
+    colours = matplotlib.colormaps["cividis"](np.linspace(0, 0.75, len(epsilons)))
+    for epsilon, colour, marker in zip(epsilons, colours, "osD^v", strict=False):
+        rows = in_percent([(run.lam, points[epsilon]) for run, points in by_lam if epsilon in points])
+        look = Look(colour, marker)
+        style.plot(left, look, *zip(*rows, strict=True))
+        sheet.entry(look, "clean" if epsilon == 0 else f"ε = {epsilon:.4g}")
+        sheet.rows += [("accuracy", epsilon, *row) for row in rows]
+    percents(left, LAMBDA)
+    rho = [(run.lam, line["rho"]) for run, _ in by_lam for line in run.epochs[-1:] if "rho" in line]
+    style.plot(right, Look(style.BLACK, "o"), *zip(*rho, strict=True))
+    right.set(xlabel=LAMBDA, ylabel="debiased MRL ρ after training", ylim=(0, None))
+    sheet.rows += [("rho", "", lam, value, "", "") for lam, value in rho]
+    (first, before), *_, (final, after) = rho
+    last = epsilons[-1]
+    accuracies = [f"{100 * points[last].mean:.1f} % at λ = {run.lam:g}" for run, points in by_lam if last in points]
+    return sheet.done(
+        f"From λ = {first:g} to λ = {final:g} the debiased MRL goes from {before:.2f} to {after:.2f}; accuracy under "
+        f"EOT-PGD at ε = {last:.4g} is {listed(accuracies)}. {scale(comparison, *setting(swept))}",
+        most=len(epsilons),
     )
-    return f"At {vary} = {x:.4g}: {listed([f'{title} {100 * mean:.1f} %' for mean, title in found])}."
+
+
+@draws("regularizers", *VARIANTS, by="train mnist/adv-bnn+graddiv-dpp' and 'graddiv " + PGD)
+def regularizers(comparison: Comparison) -> Figure | None:
+    """The five regularizers: concentration during training, and accuracy under EOT-PGD against epsilon."""
+    variants = [run for run in comparison.runs if "+graddiv-" in run.method]
+    bases = {run.method.split("+")[0] for run in variants[:1]}
+    runs = [run for run in comparison.runs if run.method in bases or run in variants]
+    swept = curves(comparison.of(runs), "epsilon")
+    if not variants or swept is None:
+        return None
+    sheet = Sheet(2, 3, style.TWO_COLUMNS, 4.4)
+    look_of = sheet.legend(runs)
+    for axes, measure in zip(sheet.axes, MEASURES, strict=False):
+        sheet.rows += [(*row, "", "") for row in plot_measure(axes, runs, measure)]
+    by_run, radii = against_epsilon(comparison, swept)
+    for run, points in by_run:
+        drawn = plot_ours(sheet.axes[-1], run, look_of[run.path], points, radii)
+        sheet.rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
+    percents(sheet.axes[-1], r"perturbation bound ε ($\ell_\infty$)")
+    sheet.handles += turn_handles(runs)
+    said = f"{ended(comparison.of(()), runs, ('R_mean',))} {compared_at(swept, 'ε')}"
+    return sheet.done(f"{said} {scale(comparison, *setting(swept))}", most=3)

@@ -1,0 +1,65 @@
+"""The attacks by name, and the suites they make up."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from graddiv.attacks.apgd import APGD
+from graddiv.attacks.arc import ARC
+from graddiv.attacks.attack import Attack
+from graddiv.attacks.bb import BB
+from graddiv.attacks.minimal import FAB
+from graddiv.attacks.pgd import FGSM, PGD
+from graddiv.attacks.spgd import StochasticPGD
+from graddiv.attacks.square import Square
+from graddiv.errors import unknown
+from graddiv.registries import Registry
+
+
+class RegisteredAttack(NamedTuple):
+    """An attack that has a name on the command line."""
+
+    attack: Attack  #: with the iterations that its paper and the libraries of the time took
+    iterations: Mapping[str, int] = {}  #: in each suite that it is part of
+
+
+PUBLISHED, STRONG = "published", "strong"
+SUITES = ("paper", PUBLISHED, "quick", "demo", STRONG)
+"""`published` is the suite of the paper with the return rules of the libraries of its time; `strong` is the smallest
+list that leaves, on the trained networks of the study, no more right than all attacks together (docs/adversaries.md):
+how many models its attacks see is measured first, `evaluation.robustness`."""
+
+ATTACKS: Registry[RegisteredAttack] = Registry(
+    "attack",
+    {
+        "fgsm": RegisteredAttack(FGSM(), {"paper": 1, "quick": 1, "demo": 1}),
+        "pgd": RegisteredAttack(PGD(m=50), {"paper": 50, "quick": 20, "demo": 20}),
+        "apgd-ce": RegisteredAttack(APGD(m=100), {"paper": 100, "quick": 20, "demo": 20}),
+        "apgd-dlr": RegisteredAttack(APGD(m=100, objective="dlr"), {"paper": 100, "quick": 20}),
+        "fab": RegisteredAttack(FAB(m=100), {"paper": 100, "quick": 10}),
+        "bb": RegisteredAttack(BB(m=1000), {"paper": 1000, "quick": 50}),
+        "spgd": RegisteredAttack(StochasticPGD(m=100), {STRONG: 100}),
+        "spgd-ce": RegisteredAttack(StochasticPGD(m=100, objective="ce"), {STRONG: 100}),
+        "arc": RegisteredAttack(ARC(m=20)),
+        "square": RegisteredAttack(Square(m=5000), {"paper": 5000, "quick": 200, "demo": 30}),
+    },
+)
+
+
+def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[Attack]:
+    """The attacks of a suite, or those of these names; m replaces the iterations of all but one-step ones.
+
+    An attack that is named and no part of the suite keeps the iterations it is registered with.
+    """
+    if name not in SUITES:
+        raise unknown("suite", name, SUITES)
+    if name == PUBLISHED:
+        return [as_published(attack) for attack in suite("paper", names, m)]
+    chosen = [ATTACKS[each] for each in names] or [each for each in ATTACKS.values() if name in each.iterations]
+    steps = [(attack, iterations.get(name, attack.iterations) if m is None else m) for attack, iterations in chosen]
+    return [a if a.iterations in (1, k) else replace(a, m=k) for a, k in steps]  # type: ignore[call-arg]
+
+
+def as_published(attack: Attack) -> Attack:
+    """The attack with the return rule of the libraries of the paper's time, where it has one of its own."""
+    return replace(attack, return_rule="reference") if hasattr(attack, "return_rule") else attack  # type: ignore[call-arg]

@@ -1,0 +1,236 @@
+"""Options that several commands share, and how a function becomes a command."""
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from fractions import Fraction
+from functools import wraps
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+
+import typer
+
+from graddiv.errors import GradDivError
+
+if TYPE_CHECKING:
+    from graddiv.distributed import Process
+    from graddiv.evaluation import Target
+    from graddiv.evaluation.run import Session
+    from graddiv.experiment import Experiment
+    from graddiv.geometry import Geometry
+
+
+def suggest(what: str) -> None:
+    """Print the last line of a command: what to do next."""
+    typer.echo(f"next: {what}", err=True)
+
+
+def words(text: str) -> list[str]:
+    """The comma-separated parts of an option."""
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
+def number(text: str) -> float:
+    """0.3 or 8/255."""
+    try:
+        return float(Fraction(text))
+    except (ValueError, ZeroDivisionError):
+        raise GradDivError(f"{text!r} is no number, expected one such as 0.3 or 8/255") from None
+
+
+def numbers(text: str) -> list[float]:
+    """Comma-separated numbers."""
+    return [number(word) for word in words(text)]
+
+
+def whole_numbers(text: str) -> list[int]:
+    """Comma-separated seeds or counts."""
+    try:
+        return [int(word) for word in words(text)]
+    except ValueError:
+        raise GradDivError(f"{text!r} is no whole number, expected one such as 3, or several such as 1,5,10") from None
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where a command finds the data, and on which device it computes.
+
+    data_root: Folder of the official files, laid out as torchvision does; default: $GRADDIV_DATA, ./data, ~/data,
+        ~/datasets and the user's cache.
+    device: cpu, cuda, cuda:1; CUDA if there is any.
+    """
+
+    data_root: Path | None = None
+    device: str | None = None
+
+    @property
+    def root(self) -> str | None:
+        """The folder of the data, as a string."""
+        return str(self.data_root) if self.data_root else None
+
+    @contextmanager
+    def process(self) -> "Iterator[Process]":
+        """Join the processes that torchrun started; memory that was used is kept."""
+        from graddiv.distributed import join_processes
+        from graddiv.performance import keep_memory
+
+        keep_memory()
+        with join_processes(self.device) as process:
+            yield process
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the command line says of a training.
+
+    scale: demo: minutes, to see it run. quick: for two CPU cores. paper: the paper's settings, days on a CPU. A TOML
+        file has its own.
+    overrides: Change a setting, such as adversary.epsilon=8/255. Repeatable.
+    seed: Seed of everything random; 0 unless the recipe says otherwise.
+    """
+
+    scale: str = "demo"
+    overrides: list[str] = field(default_factory=list)
+    seed: int | None = None
+
+    def experiment(self, name: str, start: Path | None = None) -> "Experiment":
+        """The settings that a recipe makes with this, from the network at `start` if there is one."""
+        from graddiv.recipes import recipe
+
+        seed = [f"seed={self.seed}"] if self.seed is not None else []
+        return recipe(name, self.scale, [*self.overrides, *seed], start)
+
+
+class Work(NamedTuple):
+    """A trained run that is evaluated."""
+
+    target: "Target"
+    radii: list[float]  #: The radii of attacks.
+    session: "Session"  #: Makes and stores its records.
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """At which radius, on which examples and with which seed a trained run is evaluated.
+
+    epsilon: Radii such as 8/255 or 0.1,0.2; that of training if not given, for l2 that of a ball about as easy.
+    norm: The norm of the radii, linf or l2.
+    examples: Only the first so many test examples.
+    split: test, or validation to choose settings without looking at test data.
+    batch: Images looked at together.
+    seed: Seed of the adversary and of the models that judge.
+    out: Where records go, by run if there are several; RUN/records if not given.
+    """
+
+    epsilon: str = ""
+    norm: str = "linf"
+    examples: int | None = None
+    split: str = "test"
+    batch: int = 100
+    seed: int = 0
+    out: Path | None = None
+
+    @property
+    def geometry(self) -> "Geometry":
+        """The ball of the norm."""
+        from graddiv.geometry import NORMS
+
+        return NORMS[self.norm]
+
+    @contextmanager
+    def of(self, run: Path, process: "Process", machine: Machine, name: str = "") -> Iterator[Work]:
+        """A run with the examples it is evaluated on, while nobody else writes its records."""
+        from graddiv.evaluation import target_of
+        from graddiv.evaluation.audit import check_radius
+        from graddiv.evaluation.measurements import l2_radius
+        from graddiv.evaluation.run import Session
+        from graddiv.recipes import radius
+        from graddiv.runs import Run
+
+        experiment, F = Run(run).experiment, Run(run).network(machine.root)
+        where = {"data_root": machine.root, "device": process.device}
+        judged_on = {"split": self.split, "examples": self.examples, "batch": self.batch, "seed": self.seed}
+        target = target_of(experiment, F, **judged_on, **where)  # type: ignore[arg-type]
+        usual = 0.0 if self.epsilon else radius(experiment)
+        radii = numbers(self.epsilon) or [usual if self.norm == "linf" else l2_radius(usual, target.pixels)]
+        for each in radii:
+            check_radius(each, self.geometry, target.pixels)
+        directory = self.out / name if self.out else Run(run).records
+        with Session.open(directory, process, progress=True) as session:
+            yield Work(target, radii, session)
+
+
+COMPLETED = {"recipe": "recipes.names", "scale": "recipes.SCALES", "target": "paper.entries.targets"}
+"""Parameters that the shell completes, and where the names are, imported when the shell asks."""
+
+NAMES = {
+    "n": ("--n", "--models"),
+    "gradients": ("--n", "--gradients"),
+    "m": ("--m", "--iterations"),
+    "overrides": ("--set",),
+    "peers": ("--with",),
+    "list_peers": ("--peers",),
+    "start": ("--from",),
+    "list_": ("--list",),
+    "as_csv": ("--csv",),
+    "networks": ("--networks/--no-networks",),
+}
+"""Options that are not called as their parameter is."""
+
+METAVARS = {"overrides": "KEY=VALUE", "about": "KEY=VALUE", "peers": "LIBRARY", "storage": "URL"}
+
+LINE = r"(?m)^(\w+): (.*(?:\n {4}.*)*)\n?"
+"""A line of a docstring that describes a parameter, with the indented lines below it."""
+
+
+def command(function: Callable[..., None]) -> Callable[..., None]:
+    """The function as typer makes a command of it: the lines `name: text` of its docstring are the help of its options.
+
+    Parameters before the `/` are arguments.  One whose type is a dataclass stands for its fields.
+    """
+    parameters, hints = inspect.signature(function).parameters, get_type_hints(function)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+    arguments = [name for name, parameter in parameters.items() if parameter.kind is parameter.POSITIONAL_ONLY]
+    shown: list[inspect.Parameter] = []
+    for name, parameter in parameters.items():
+        if name not in groups:
+            shown.append(_declared(function, name, parameter.default, is_argument=name in arguments))
+            continue
+        for each in fields(groups[name]):
+            default = each.default if each.default_factory is MISSING else each.default_factory()
+            shown.append(_declared(groups[name], each.name, default))
+
+    @wraps(function)
+    def call(**values: Any) -> None:
+        for name, group in groups.items():
+            values[name] = group(**{each.name: values.pop(each.name) for each in fields(group)})
+        given = [values.pop(name) for name in arguments]
+        function(*given, **values)
+
+    # typer breaks a paragraph where the docstring does
+    call.__doc__ = re.sub(r"(?<!\n)\n(?![\n ])", " ", re.sub(LINE, "", inspect.getdoc(function) or "").strip())
+    call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
+    return call
+
+
+def _declared(owner: Any, name: str, default: Any, *, is_argument: bool = False) -> inspect.Parameter:
+    """A parameter of a function, or a field of a dataclass, as an argument or option of typer's."""
+    about = {key: " ".join(text.split()) for key, text in re.findall(LINE, inspect.getdoc(owner) or "")}
+    shown: dict[str, Any] = {"help": about[name], "metavar": METAVARS.get(name, name.upper() if is_argument else None)}
+    if name in COMPLETED:
+        shown["autocompletion"] = lambda incomplete: _beginning(incomplete, COMPLETED[name])
+    flags = NAMES.get(name, (f"--{name.replace('_', '-')}",))
+    declared = typer.Argument(**shown) if is_argument else typer.Option(*flags, **shown)
+    annotation = Annotated[get_type_hints(owner)[name], declared]  # type: ignore[valid-type]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _beginning(word: str, path: str) -> list[str]:
+    """The names that begin with a word, of those that stand at `path` or that the function there returns."""
+    module, _, name = path.rpartition(".")
+    found = getattr(import_module(f"graddiv.{module}"), name)
+    return [each for each in (found() if callable(found) else found) if each.startswith(word)]

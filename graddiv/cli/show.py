@@ -1,0 +1,157 @@
+"""How the terminal shows records, verdicts and tables; commands import it once they have something to show."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Column, Table
+from rich.text import Text
+
+from graddiv.records import (
+    ALL_TOTAL,
+    PAPER_ROWS,
+    PAPERS_TOTAL,
+    AttackRecord,
+    Record,
+    Row,
+    Summary,
+    TotalRecord,
+    by_value,
+    curve,
+    summary,
+    table,
+)  # fmt: skip
+
+if TYPE_CHECKING:
+    from graddiv.evaluation.inspection import Item
+    from graddiv.report.output import Table as ReportTable
+
+INTERVAL = "95 % interval"
+SPREADS = "±: over draws. Interval: of other draws and other test examples."
+COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """A plain table; what stands first is there to be copied, and is not cut however narrow the terminal is."""
+    rows = list(rows)
+    first = Column(columns[0], no_wrap=True, min_width=max((len(row[0]) for row in rows), default=0))
+    table = Table(
+        first,
+        *(Column(each, overflow="fold" if each == "picture" else "ellipsis") for each in columns[1:]),
+        box=None,
+        pad_edge=False,
+    )
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def percent(a: Summary) -> str:
+    """An accuracy, and its spread over draws where two ensembles or repeats differ: 83.10 ± 1.20."""
+    return f"{100 * a.mean:.2f}" + (f" ± {100 * a.std:.2f}" if a.std > 0 else "")
+
+
+def interval_of(a: Summary) -> str:
+    """The interval that is called INTERVAL."""
+    return f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
+
+
+def print_records(records: Sequence[Record]) -> None:
+    """The tables of attacks, one for each network and epsilon, then those of Totals."""
+    attacks: dict[object, list[AttackRecord]] = {}
+    totals: dict[object, list[TotalRecord]] = {}
+    for record in records:
+        network = record.target, record.parameters, record.data.sha256
+        if isinstance(record, AttackRecord):
+            attacks.setdefault(network, []).append(record)
+        elif isinstance(record, TotalRecord):
+            totals.setdefault((network, record.epsilon, tuple(record.labels_of_attacks)), []).append(record)
+    for together in attacks.values():
+        clean = [record for record in together if record.is_clean]
+        for group in by_value([record for record in together if not record.is_clean], "epsilon").values():
+            Console().print(_attacks_table(clean, group, records))
+    if attacks:
+        typer.echo(SPREADS)
+    for of_total in totals.values():
+        Console().print(*_total_table(of_total, records), sep="\n")
+
+
+def _title(record: AttackRecord | TotalRecord, among: Sequence[Record]) -> str:
+    """The network, with the hash that tells it from others of its name, the radius and the examples."""
+    namesakes = {other.parameters for other in among if other.target == record.target}
+    name = record.target if len(namesakes) == 1 else f"{record.target} ({record.parameters[:8]})"
+    norm = isinstance(record, AttackRecord) and record.attack and record.attack.get("norm") == "L2"
+    radius = f"epsilon {record.epsilon:.4g}{' in L2' if norm else ''}"
+    return f"{name}: {radius}, {record.examples} {record.data.split} examples"
+
+
+def _attacks_table(clean: list[AttackRecord], group: list[AttackRecord], among: Sequence[Record]) -> Table:
+    """Mean and std over draws of each attack, the interval apart."""
+    title = f"{_title(group[0], among)}, ensemble of {group[0].n_ensemble}"
+    shown = Table("attack", "accuracy %", INTERVAL, "per draw %", title=title, title_justify="left")
+    rows = table([*clean, *group])
+    attacks = sum(row.per_draw is not None and row.label != "clean" for row in rows)
+    for row in rows:
+        per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
+        shown.add_row(_label(row, attacks), percent(row.accuracy), interval_of(row.accuracy), per_draw)
+    return shown
+
+
+def _label(row: Row, attacks: int) -> str:
+    """The label of a row; a Total over a part of the rows says so."""
+    if row.label == PAPERS_TOTAL and row.attacks < len(PAPER_ROWS):
+        return f"Total ({row.attacks} of the paper's {len(PAPER_ROWS)} rows)"
+    if row.label == ALL_TOTAL and row.attacks < attacks:
+        return f"Total ({row.attacks} of all {attacks} rows)"
+    return row.label
+
+
+def _total_table(group: list[TotalRecord], among: Sequence[Record]) -> list[object]:
+    """Which attack ended how many images, at how many passes, and the Total."""
+    first = group[0]
+    columns = ("attack", "images left", "fooled beyond doubt", "passes per image")
+    shown = Table(*columns, title=_title(first, among), title_justify="left")
+    for number, label in enumerate(first.labels_of_attacks):
+        left = np.mean([r.seen[:, number].sum() for r in group])
+        ended = np.mean([(r.ended & (r.chosen == number)).sum() for r in group])
+        passes = np.mean([r.passes[:, number].mean() for r in group])
+        shown.add_row(label, f"{left:.4g}", f"{ended:.4g}", f"{passes:.1f}")
+    a = summary([verdict for r in group for verdict in r.verdicts], len(group))
+    total = f"Total {percent(a)} % by ensembles of {first.n_ensemble} that had no part in it"
+    spent = f"{np.mean([r.passes.sum(1).mean() for r in group]):.0f} passes per image"
+    share = float(np.mean([r.share_of_passes for r in group]))
+    rest = "" if np.isnan(share) else f", {share:.0%} of those of all rows"
+    return [shown, f"{total} ({INTERVAL}: {interval_of(a)})", f"{spent}{rest}"]
+
+
+def print_curve(records: Sequence[AttackRecord], over: str) -> None:
+    """Accuracy against one setting, for each attack; over lam the runs are the points."""
+    groups: dict[str, list[AttackRecord]] = {}
+    for record in records:
+        if not record.is_clean:
+            label = record.label.replace("EOT^1-", "EOT-") if over == "n" else record.label
+            groups.setdefault(label if over == "lam" else f"{record.target}: {label}", []).append(record)
+    for label, group in groups.items():
+        typer.echo(f"{label}: accuracy against {over}")
+        for value, a in curve(group, over):
+            typer.echo(f"  {value:<8.4g} {percent(a):>14} %   ({INTERVAL}: {interval_of(a)})")
+
+
+def print_verdicts(items: "Sequence[Item]", title: str) -> None:
+    """Checks with their verdict and evidence."""
+    shown = Table("", "verdict", "evidence", title=title, title_justify="left", show_lines=True)
+    for item in items:
+        shown.add_row(item.name, f"[{COLOURS[item.verdict]}]{item.verdict}[/]", item.sentence)
+    Console().print(shown)
+
+
+def print_table(made: "ReportTable") -> None:
+    """A table of a report."""
+    shown = Table(*made.columns, title=made.title, title_justify="left", caption=made.caption, caption_justify="left")
+    for i, row in enumerate(made.rows):
+        bold = ["bold" if (i, j) in made.highlighted else "" for j in range(len(row))]
+        looks = [look or ("italic" if made.is_published(i, j) else "") for j, look in enumerate(bold)]
+        shown.add_row(*(Text(cell, style=look) for cell, look in zip(row, looks, strict=True)))
+    Console().print(shown)

@@ -1,0 +1,341 @@
+"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down.
+
+Every number comes from records below the output directory, so that a second run goes on where the first stopped, and
+several processes can share the work.
+"""
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from graddiv.attacks import APGD, ARC, PGD, RandomSearch, Square, StochasticPGD
+from graddiv.attacks.minimal import MinimalAttack
+from graddiv.attacks.peers import peers as peer_attacks
+from graddiv.attacks.spgd import Spending, choose
+from graddiv.attacks.suites import STRONG, suite
+from graddiv.distributed import ALONE, Process, chosen_device
+from graddiv.errors import GradDivError, GradDivWarning, require, unknown
+from graddiv.evaluation.behaviours import gather
+from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
+from graddiv.evaluation.card import ABOUT, Audit, Rung, Subject
+from graddiv.evaluation.checks import CHECKS
+from graddiv.evaluation.concentration import gradient_noise_job
+from graddiv.evaluation.examples import Bounds, Examples, Inputs, inputs_of
+from graddiv.evaluation.in_memory import check_counts, folder_of
+from graddiv.evaluation.inspection import Inspection, Item
+from graddiv.evaluation.judgement import double, judgement_job, three_numbers, trajectory_job, worst_images
+from graddiv.evaluation.models import (
+    Frozen,
+    GivenModel,
+    Model,
+    dtype_of,
+    network_of,
+    rescaled,
+    settled,
+    with_gradients,
+    with_logits,
+)
+from graddiv.evaluation.robustness import PILOT_EXAMPLES, Cell, SourceNetwork, attack_all, attack_job, cells
+from graddiv.evaluation.run import Session
+from graddiv.evaluation.surrogates import straight_through_surrogate, substitute
+from graddiv.evaluation.target import Target
+from graddiv.geometry import NORMS, Geometry, Linf, in_bytes, radius_of
+from graddiv.networks import RandomizedNetwork
+from graddiv.progress import Progress
+from graddiv.records import AttackRecord, wilson
+from graddiv.records.record import PILOTS
+from graddiv.seeding import fold
+
+ANSWERS = "answers.json"  #: Answers on the first images, by which a resumed audit recognizes its network.
+NOISE_FREE = "noise-free"  #: The name of the rung that has no noise.
+SHARES = {
+    "pilot": 0.03, "behaviours": 0.3, "attacks": 0.3, "doubling": 0.22, "trajectory": 0.05, "numbers": 0.05,
+    "ladder": 0.05,
+}  # fmt: skip
+"""The phases of an audit, and about which share of the time each takes."""
+
+
+def audit(
+    model: Model, x: object, y: object = None, *, epsilon: float, norm: str = "linf", bounds: Bounds | None = None,
+    budget: str | Budget = "quick", examples: int | None = None, name: str | None = None,
+    about: Mapping[str, str] | None = None, peers: str | Sequence[str] = (), out: str | Path | None = None,
+    n_ensemble: int = 20, seed: int = 0, batch: int = 100, progress: bool | Progress = False, process: Process = ALONE,
+    device: torch.device | str | None = None, data_root: str | None = None,
+) -> Audit:  # fmt: skip
+    """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
+
+        import torch
+        from graddiv import audit
+        from graddiv.data import load
+
+        x, y = load("mnist-mini", "test").batch(range(100))  # or images and labels of yours, pixels in [0, 1]
+        model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Dropout(0.5), torch.nn.Linear(784, 10))  # or yours
+        report = audit(model, x, y, epsilon=8 / 255)
+        print(report.robust.ensemble, report.shortcomings)
+        report.write("audits/mine")  # the page, the card, the adversarial examples
+
+    Returns an `Audit`.  `clean` and `robust` hold three numbers each, accuracies as shares with their 95 % interval
+    (`mean`, `low`, `high`): `per_draw` where one draw answers, `ensemble` where n_ensemble do, `worst[k]` where an
+    attacker may ask k times.  `checks` and `indicators` are what was found before and during the attacks,
+    `shortcomings` says why the evidence is not sufficient (empty where it is), `complete` and `exit_code` sum that up,
+    `ladder` is what an adversary achieves who knows the draws, `x_adv` holds the adversarial examples, `card`
+    everything as JSON, and `write(directory)` makes the page.  docs/audit.md explains how to read it.
+
+    model: a module, a RandomizedNetwork, a function x -> logits, a list of modules of which one answers at random, or
+        the directory of a run.  In the mode in which it answers: nothing is switched.
+    x, y: images and labels as tensors or arrays; or x is a Dataset or DataLoader of both.
+    epsilon: the radius, as a share of the range of a pixel: 8/255 whatever the bounds are.
+    norm: linf or l2, in which epsilon is measured.
+    bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
+    budget: quick (minutes, a first look), standard (hours, what to publish), exhaustive (days), or a `Budget`.
+    examples: only the first so many; all if None.
+    name: what the network is called; by default the name of its class.
+    about: what its card says of it: authors, link, dataset, ...
+    peers: libraries whose attacks are run too, such as torchattacks.
+    out: a directory that then holds everything, the page included (needs the extra [report]); the same call again
+        goes on where this one stopped.  If None, nothing is written.
+    n_ensemble: the draws of an ensemble.
+    seed: of everything random.
+    batch: how many images are looked at together.
+    progress: whether to show a bar, or a callback (done, total, label).
+    process: this process among those that share the work.
+    device: where the network goes; it stays where it is if None.
+    data_root: the folder of the official data files.
+    """
+    if out is not None:
+        require("report")  # now, not after an hour
+    spent = BUDGETS["audit"][budget] if isinstance(budget, str) else budget
+    for key in about or {}:
+        if key not in ABOUT:
+            raise unknown("entry of a card", key, ABOUT)
+    check_counts(n_ensemble=n_ensemble, batch=batch)
+    inputs = inputs_of(x, y, bounds, examples, dtype_of(model))
+    data, geometry, epsilon = inputs.examples, NORMS[norm], radius_of(epsilon)
+    check_radius(epsilon, geometry, data.x[0].numel())
+    raw = (inputs.low + (inputs.high - inputs.low) * data.x[:2]).to(data.x.dtype)
+    given = network_of(model, raw, data_root, None if device is None else chosen_device(device))
+    F, seen, checks = examine(given, inputs, seed)
+    if (kind := checks["random"]).verdict == "warn":  # told now, not on a page after minutes of attacks
+        warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
+    target = Target(F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
+    others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
+    called = budget if isinstance(budget, str) else "own"
+    subject = Subject(target, seen, checks, spent, called, geometry, epsilon, inputs.bounds, dict(about or {}), others)
+    directory = folder_of(out)
+    with Session.open(directory, process, progress) as session:
+        if directory is not None and process.writes:
+            target.check_answers(directory / ANSWERS)
+        made = Auditor(subject, replace(session, directory=directory and directory / "records")).audit()
+        if directory is not None and process.writes:
+            made.write(directory)
+        process.wait()
+    return made
+
+
+def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
+    """Refuse a radius that is none, or that admits every image."""
+    most = geometry.diameter(pixels)
+    if not 0 < epsilon < most:
+        raise GradDivError(
+            f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
+            f"images with pixels in [0, 1]{in_bytes(epsilon)}"
+        )
+
+
+def examine(
+    given: GivenModel, inputs: Inputs, seed: int
+) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
+    """Make all checks, and remedy what can be; return the network, the one whose gradients attacks follow, the checks.
+
+    The checks of gradients are made once the network is what it is found to be.
+    """
+    x, y = inputs.examples.x.to(given.F.device), inputs.examples.y.to(given.F.device)
+
+    def inspect(F: RandomizedNetwork) -> Inspection:
+        return Inspection(F, x, y, seed, given.declared)
+
+    def remedied(name: str, how: str) -> Item:
+        return found[name]._replace(verdict="warn", sentence=f"{found[name].sentence}; {how}")
+
+    F = rescaled(given.F, inputs.low, inputs.high)
+    found = {"random": CHECKS["random"](inspect(F))}
+    if found["random"].verdict == "fail":
+        F = rescaled(settled(given.F, draws=not given.F.random), inputs.low, inputs.high)
+        found["random"] = remedied("random", f"it is audited as {'random' if F.random else 'deterministic'}")
+    found["logits"] = CHECKS["logits"](inspect(F))
+    if found["logits"].verdict != "pass":
+        F = with_logits(F)
+        found["logits"] = remedied("logits", "the audit takes their logarithm")
+    now = inspect(F)
+    checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
+    if now.usable_gradients is not None:
+        return F, F, checks
+    F = with_gradients(F)
+    seen = straight_through_surrogate(F)
+    how = "attacks follow a surrogate in which flat functions of torch hand the gradient on"
+    if inspect(seen).usable_gradients is None:
+        seen, how = F, "no surrogate was found, so that only attacks without gradients and by transfer can work"
+    item = checks["gradients"]
+    return F, seen, {**checks, "gradients": item._replace(sentence=f"{item.sentence}; {how}")}
+
+
+@dataclass(frozen=True)
+class Auditor:
+    """Carries an audit out, phase by phase."""
+
+    subject: Subject
+    session: Session
+
+    def audit(self) -> Audit:
+        """Every phase in its order."""
+        subject, target, budget = self.subject, self.subject.target, self.subject.budget
+        radius: dict[str, Any] = {"epsilon": subject.epsilon, "geometry": subject.geometry}
+        rho, q = self._pilot()
+        n = budget.draws_for(q) if target.random else 1
+        evidence = gather(
+            target, session=self._phase("behaviours"), budget=replace(budget, n=n), source=self._seen, **radius
+        )
+        attacked = self._attack(n, q)
+        best = min((c for c in attacked if _can_be_doubled(c, target.random)), key=lambda c: attacked[c].accuracy)
+        doublings, doubled = double(best, attacked[best], target, budget, self._phase("doubling"))
+        of_behaviours = [r for name, group in evidence.groups.items() if name != "random" for r in group]
+        records = self._at_radius([*of_behaviours, *attacked.values(), *doubled])
+        job = trajectory_job(target, subject.seen, n=n, m=budget.m, **radius)
+        trajectory = self._phase("trajectory").run([job])
+        worst = worst_images(records)
+        hit, hit_per_draw = (self._on(images) for images in (worst.images, worst.images_per_draw))
+        judged = {"clean": target, "attacked": hit, "attacked-per-draw": hit_per_draw}
+        jobs = [judgement_job(each, name, ensembles=budget.ensembles) for name, each in judged.items()]
+        clean, robust, robust_per_draw = self._phase("numbers").run(jobs)
+        blind = [r for r in records[1:] if r.source == "substitute" or r.label.endswith(("Square", "random search"))]
+        groups = {
+            **evidence.groups,
+            "trajectory": trajectory,
+            "blind": blind,
+            "seeing": [r for r in records[1:] if r not in blind],
+            "doubled": doubled,
+            "doublings": doublings,
+        }
+        evidence = replace(evidence, groups=groups)
+        numbers = three_numbers(clean, clean), three_numbers(robust, robust_per_draw)
+        ladder = self._climb(hit_per_draw)
+        return Audit(subject, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
+
+    @cached_property
+    def _seen(self) -> SourceNetwork | None:
+        """The network whose gradients attacks take, if it is not the one that is judged."""
+        return SourceNetwork("surrogate", self.subject.seen) if self.subject.surrogate else None
+
+    def _phase(self, name: str) -> Session:
+        """The session, in which a phase is a part of the progress."""
+        names = list(SHARES)
+        before = sum(SHARES[other] for other in names[: names.index(name)])
+
+        def listen(done: float, total: float, what: str) -> None:
+            self.session.progress(before + SHARES[name] * done / max(total, 1e-9), 1.0, what)
+
+        return replace(self.session, progress=listen)
+
+    def _on(self, images: np.ndarray) -> Target:
+        """The target on these images in place of its own."""
+        data = self.subject.target.data
+        assert isinstance(data, Examples)
+        return replace(self.subject.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
+
+    def _pilot(self) -> tuple[float, float]:
+        """Return rho and q of the gradients where a short attack leads: how much their draws agree."""
+        subject = self.subject
+        if not subject.target.random:
+            return 1.0, math.inf
+        few = replace(subject.target, F=subject.seen).first(PILOT_EXAMPLES)
+        job = gradient_noise_job(few, epsilon=subject.epsilon, geometry=subject.geometry).below(PILOTS)
+        [record] = self._phase("pilot").run([job])
+        return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))
+
+    def _attack(self, n: int, q: float) -> dict[Cell, AttackRecord]:
+        """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
+        subject, target, random = self.subject, self.subject.target, self.subject.target.random
+        budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
+        usual = [attack for attack in budget.attacks(geometry) if not isinstance(attack, Square)]
+        wanted = cells(usual, epsilon, n=n, random=random)
+        plan = choose(q, budget.passes) if random else Spending(1, budget.passes)
+        strong = [plan.spent_on(attack) for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
+        wanted += cells(with_geometry(strong, geometry), epsilon, modes=["eot"], n=plan.n, random=random)
+        if random:
+            one_by_one = [ARC(m=budget.arc_m), ARC(m=budget.arc_m, rule="draw")]
+            wanted += cells(with_geometry(one_by_one, geometry), epsilon, modes=["eot"], n=n)
+        peers = [replace(attack, geometry=geometry) for attack in subject.peers]  # named by the user: none is left out
+        wanted += cells(peers, epsilon, n=n, random=random)
+        wanted = [replace(c, source=self._seen) if _takes_gradients(c) else c for c in wanted]
+        transfer = PGD(m=2 * budget.m, geometry=geometry)
+        wanted += [Cell(transfer, "fixed", 1, epsilon, 0, source) for source in self._sources()]
+        wanted = list({c.file_name: c for c in wanted}.values())
+        return dict(zip(wanted, attack_all(target, wanted, self._phase("attacks")), strict=True))
+
+    def _sources(self) -> list[SourceNetwork]:
+        """Other networks that adversarial images are made on."""
+        subject, F = self.subject, self.subject.target.F
+        x = subject.target.data.batch(slice(None))[0].to(F.device)
+        radius = subject.epsilon if isinstance(subject.geometry, Linf) else 8 / 255
+        found = [SourceNetwork("substitute", substitute(F, x, radius=radius, steps=subject.budget.substitute_steps))]
+        if F.random and (mean := F.mean()) is not None:
+            found.append(SourceNetwork("noise-free network", Frozen(subject.seen, (mean,))))
+        return found
+
+    def _at_radius(self, records: Sequence[AttackRecord]) -> tuple[AttackRecord, ...]:
+        """Each evaluation once, clean images first, at the radius of the audit and with all images kept."""
+        count = len(self.subject.target.data)
+        kept = {
+            repr((r.label, r.attack, r.mode, r.n, r.source)): r
+            for r in records
+            if (r.is_clean or r.epsilon == self.subject.epsilon) and len(r.images) == r.examples == count
+        }
+        return tuple(sorted(kept.values(), key=lambda r: not r.is_clean))
+
+    def _climb(self, hit: Target) -> tuple[Rung, ...]:
+        """What randomness buys: the network when the adversary knows k draws, and without noise.
+
+        Each is attacked through what is known and by the images of `hit`, which attacks on fresh draws made.
+        """
+        subject, target, F = self.subject, self.subject.target, self.subject.target.F
+        if not F.random:
+            return ()
+        drawn = [F.draw(fold(target.seed, "ladder", i)) for i in range(max(subject.budget.known))]
+        rungs = {f"known-{k}": tuple(drawn[:k]) for k in subject.budget.known}
+        if (free := F.mean()) is not None:
+            rungs[NOISE_FREE] = (free,)
+        attack, untouched = APGD(m=2 * subject.budget.m, geometry=subject.geometry), Cell(None, "fixed", 1, 0.0, 0)
+        found = []
+        for name, noises in rungs.items():
+            frozen = replace(target, F=Frozen(F, noises), name=name)
+            source = SourceNetwork("surrogate", Frozen(subject.seen, noises)) if subject.surrogate else None
+            cell = Cell(attack, "fixed", 1, subject.epsilon, 0, source)
+            jobs = [attack_job(frozen, untouched), attack_job(frozen, cell)]
+            handed_on = attack_job(replace(frozen, data=hit.data), untouched).below("handed-on")
+            clean, *attacked = self._phase("ladder").run([job.below(name) for job in (*jobs, handed_on)])
+            left = np.logical_and.reduce([record.correct for record in attacked])
+            known = 0 if name == NOISE_FREE else len(noises)
+            interval = wilson(float(left.sum()), len(left))
+            found.append(Rung(name, known, clean.accuracy, float(left.mean()), interval))
+        return tuple(found)
+
+
+def _takes_gradients(cell: Cell) -> bool:
+    return cell.attack is not None and not isinstance(cell.attack, Square | RandomSearch)
+
+
+def _can_be_doubled(cell: Cell, random: bool) -> bool:
+    """Whether it is an attack by gradients, of several steps, as strong as its view allows."""
+    attack = cell.attack
+    if attack is None or not _takes_gradients(cell) or isinstance(attack, MinimalAttack) or attack.iterations == 1:
+        return False
+    there = "m" in {field.name for field in fields(attack)}
+    transferred = cell.source is not None and cell.source.name != "surrogate"
+    return there and not transferred and (cell.mode != "fixed" or not random)

@@ -1,0 +1,365 @@
+"""Does a high accuracy under attack mean robustness, or only gradients that mislead attacks?
+
+Checks of records: the five behaviours that reveal obfuscated gradients (Athalye et al. 2018), whether attacks have
+converged, and signs that an attack failed for its own reasons (Pintor et al. 2022), for randomized networks.  Two
+attacks are compared by the examples on which only one of them succeeds, as judged by an ensemble that had no part in
+choosing which attacks are compared.
+
+In the paper: docs/equations.md.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from graddiv import store
+from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
+from graddiv.evaluation.budget import BUDGETS, Budget
+from graddiv.evaluation.inspection import BEHAVIOURS, Answer, Check, Item, Outcome, check
+from graddiv.evaluation.robustness import MODES, Cell, Mode, SourceNetwork, attack_all
+from graddiv.evaluation.run import IN_MEMORY, Session
+from graddiv.evaluation.target import Target
+from graddiv.geometry import LINF, Geometry
+from graddiv.records import AttackRecord, TrajectoryRecord, flips
+from graddiv.records.record import CHECKLIST
+
+SIGNIFICANCE = 0.01  #: A difference counts if chance alone gives such one-sided flips with less than this probability.
+MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
+"""How many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Fewer examples cannot show any difference."""
+TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
+LARGE_GAIN = 0.05  #: An attack that gains more than this share of the examples when made longer was far from converged.
+RARE, OFTEN = 0.02, 0.1  #: Shares of the images up to which a sign does not matter, and beyond which it is a failure.
+LAST = 0.25  #: The share of the steps that counts as the end of the attack.
+STILL = 0.05  #: An image whose loss gains this share of its whole range in the end was not optimized to the end.
+
+STANDARD = BUDGETS["checklist"]["standard"]
+behaviour = partial(check, of=BEHAVIOURS, decisive=("fail",))
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Records by what they are for; a check names those that it needs, and applies where they are.
+
+    one_step: FGSM in every mode.  iterative: PGD in every mode, and EOT-APGD.  black_box: Square, or random search
+    where inputs are no images, on a fixed model and with EOT.  unbounded: EOT-PGD with a radius that admits all images.
+    radii, n, m, restarts: EOT-PGD at several values of them.  random: random search on images on which EOT-PGD failed.
+    trajectory: EOT-PGD step by step.  blind, seeing: all attacks without and with gradients of the network.
+    doubled: an attack by gradients, and all that were made of it by doubling; doublings: what that gained.
+    """
+
+    budget: Budget
+    groups: Mapping[str, Sequence[Any]]
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        return self.groups.get(name, ())
+
+    def judge(self) -> dict[str, Item]:
+        """Make every check that applies."""
+        return {name: each(self) for name, each in BEHAVIOURS.items() if all(self[need] for need in each.needs.split())}
+
+
+def checklist(
+    target: Target, epsilon: float, session: Session = IN_MEMORY, *, budget: Budget = STANDARD,
+    geometry: Geometry = LINF,
+) -> list[Item]:  # fmt: skip
+    """Make the records that are not there yet, judge them, and write checklist.json beside them.
+
+    target: the network and its examples.
+    epsilon: the radius at which the network is claimed to be robust.
+    session: where records and checklist are stored.
+    budget: how much is spent on the evidence.
+    geometry: the norm of the radius.
+    """
+    items = list(gather(target, epsilon, session, budget=budget, geometry=geometry).judge().values())
+    if session.directory is not None and session.process.writes:
+        content = {
+            "target": target.name,
+            "epsilon": epsilon,
+            "examples": len(target.data),
+            "settings": settings_of(budget),
+            "items": [item._asdict() for item in items],
+        }
+        store.write_json(session.directory / CHECKLIST, content)
+    return items
+
+
+def settings_of(budget: Budget) -> dict[str, Any]:
+    """The fields of a budget that the checklist spends, under the names in its file."""
+    names = {"samples": "random_points", "images": "random_images", "n_values": "sweep_n", "m_values": "sweep_m"}
+    named = {name: name for name in ("n", "m", "queries", "radii")} | names | {"restarts": "restarts"}
+    values = {name: getattr(budget, field) for name, field in named.items()}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+def gather(
+    target: Target, epsilon: float, session: Session = IN_MEMORY, *, budget: Budget = STANDARD,
+    geometry: Geometry = LINF, source: SourceNetwork | None = None,
+) -> Evidence:  # fmt: skip
+    """Run the attacks; arguments as for `checklist`, and `source`, whose gradients attacks take if not the target's.
+
+    The records are the same as those of `graddiv attack`, so that neither repeats the other's work.
+    """
+
+    def cell(attack: Attack, mode: Mode = "eot", radius: float = epsilon, n: int = budget.n) -> Cell:
+        seen = None if isinstance(attack, Square | RandomSearch) else source
+        return Cell(replace(attack, geometry=geometry), mode if target.random else "fixed", n, radius, 0, seen)
+
+    pgd, box = PGD(m=budget.m), geometry.diameter(target.pixels)
+    # squares exist in images only
+    blind = Square(m=budget.queries) if target.shows_images else RandomSearch(samples=budget.queries)
+    wanted = {
+        "one_step": [cell(FGSM(), mode) for mode in MODES],
+        "iterative": [*(cell(pgd, mode) for mode in MODES), cell(APGD(m=budget.m))],
+        "black_box": [cell(blind, "fixed"), cell(blind)],
+        "unbounded": [cell(pgd, radius=box)],
+        "radii": [cell(pgd, radius=_rounded(min(share * epsilon, box), epsilon)) for share in budget.radii],
+        "n": [cell(pgd, n=n) for n in budget.sweep_n] if target.random else [],
+        "m": [cell(PGD(m=steps)) for steps in budget.sweep_m],
+        "restarts": [cell(PGD(m=budget.m, restarts=restarts)) for restarts in budget.restarts],
+    }
+    every = list(dict.fromkeys(cell for group in wanted.values() for cell in group))
+    made = dict(zip(every, attack_all(target, every, session), strict=True))
+    found = {name: [made[c] for c in dict.fromkeys(group)] for name, group in wanted.items()}
+
+    failed = made[cell(pgd)]
+    survivors = np.flatnonzero(failed.correct & failed.correct_again)[: budget.random_images]
+    if len(survivors) >= MIN_FLIPS:
+        search = cell(RandomSearch(samples=budget.random_points))
+        found["random"] = attack_all(target.take(torch.from_numpy(survivors)), [search], session)
+    return Evidence(budget, found)
+
+
+def _rounded(radius: float, epsilon: float) -> float:
+    """Round to six digits, as in file names: 1.5 * 0.2 then is 0.3, whose record may exist already; epsilon stays."""
+    return epsilon if f"{radius:.6g}" == f"{epsilon:.6g}" else float(f"{radius:.6g}")
+
+
+class AttackComparison(NamedTuple):
+    """Two attacks on the same examples."""
+
+    weaker: str  #: The attack that is expected to do no better than the other.
+    stronger: str
+    accuracies: tuple[float, float]  #: The network's accuracy under each of them.
+    right: tuple[int, int]  #: How many examples the network still gets right under each of them.
+    lost: int  #: How many examples only the second attack fools the network on.
+    won: int  #: How many examples only the first attack fools the network on.
+    p: float  #: The probability that chance alone gives such one-sided flips.
+
+    @property
+    def upside_down(self) -> bool:
+        """Whether the attack expected to be weaker is significantly the stronger one."""
+        return self.won > self.lost and self.p < SIGNIFICANCE
+
+    @property
+    def falls(self) -> bool:
+        """Whether the other is significantly the stronger one."""
+        return self.lost > self.won and self.p < SIGNIFICANCE
+
+
+def compare(weaker: AttackRecord, stronger: AttackRecord) -> AttackComparison:
+    """Compare two attacks by paired flips on the second ensemble, since the first one chooses the best attacks."""
+    before, after = weaker.correct_again, stronger.correct_again
+    accuracies, right = (float(before.mean()), float(after.mean())), (int(before.sum()), int(after.sum()))
+    return AttackComparison(_title(weaker), _title(stronger), accuracies, right, *flips(before, after))
+
+
+@behaviour("one-step attacks are weaker than iterative ones", needs="one_step iterative")
+def one_step(evidence: Evidence) -> Answer:
+    """One-step attacks must not do better than iterative ones: within EOT, and best against best.
+
+    Within the other modes it is only a warning: there an iterative attack may follow one draw of the noise too far.
+    """
+    single, iterative = evidence["one_step"], evidence["iterative"]
+    deciding, telling = [compare(_best(single), _best(iterative))], list[AttackComparison]()
+    for record in single:
+        rival = next(r for r in iterative if r.mode == record.mode and r.attack and r.attack["name"] == "PGD")
+        (deciding if record.mode == "eot" else telling).append(compare(record, rival))
+    return _ordering(deciding, telling)
+
+
+@behaviour("black-box attacks are weaker than white-box ones", needs="black_box iterative")
+def black_box(evidence: Evidence) -> Answer:
+    """A black-box attack must not do better than the best white-box one."""
+    return _ordering([compare(_best(evidence["black_box"]), _best(evidence["iterative"]))], [])
+
+
+@behaviour("an unbounded attack reaches 100 %", needs="unbounded")
+def unbounded(evidence: Evidence) -> Answer:
+    """An attack that may change every pixel at will must reach 100 % success."""
+    record = evidence["unbounded"][0]
+    left, examples = int(record.correct.sum()), len(record.correct)
+    verdict = _graded(left / examples, 0.005, LARGE_GAIN)
+    if verdict == "pass" and examples < MIN_FLIPS:
+        verdict = "not enough evidence"
+    return verdict, f"{_title(record)} leaves {left} of {examples} examples right", {"left": left, "examples": examples}
+
+
+@behaviour("random search finds nothing where EOT-PGD failed", needs="iterative")
+def random_search(evidence: Evidence) -> Answer:
+    """Where EOT-PGD fails, random search must fail too; it succeeds on an image if it fools both ensembles."""
+    if not evidence["random"]:
+        said = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
+        return "not enough evidence", said, {"images": 0}
+    record = evidence["random"][0]
+    found, images = int((~record.correct & ~record.correct_again).sum()), len(record.correct)
+    said = f"{record.m} random points in the ball of each of {images} such images fool the network on {found}"
+    numbers = {"found": found, "images": images, "samples": record.m}
+    return _graded(found / images, 0.0, LARGE_GAIN), said, numbers
+
+
+@behaviour("success grows with epsilon", needs="radii")
+def distortion(evidence: Evidence) -> Answer:
+    """A larger radius must give more success: never less from one radius to the next, and more from end to end."""
+    ordered, numbers, curve = _curve(evidence["radii"], "epsilon")
+    steps = [compare(a, b) for a, b in pairwise(ordered)]
+    ends = compare(ordered[0], ordered[-1])
+    numbers["steps"] = [step._asdict() for step in steps]
+    if any(step.upside_down for step in steps):
+        return "fail", f"accuracy rises with epsilon ({curve})", numbers
+    if ends.falls:
+        return "pass", f"accuracy falls with epsilon ({curve})", numbers
+    said = f"accuracy does not fall with epsilon beyond chance ({curve})"
+    return ("not enough evidence", said + TOO_FEW, numbers) if ends.right[0] < MIN_FLIPS else ("fail", said, numbers)
+
+
+def converged(evidence: Evidence, key: str) -> Answer:
+    """Has the attack converged?  Compares the longest attack with the one before it.
+
+    If the longest still gains, the accuracies in tables are only upper bounds.
+    """
+    ordered, numbers, curve = _curve(evidence[key], key)
+    last = compare(ordered[-2], ordered[-1])
+    numbers["last"] = last._asdict()
+    gain = last.accuracies[0] - last.accuracies[1]
+    verdict: Outcome = "pass" if not last.falls else "warn" if gain <= LARGE_GAIN else "fail"
+    said = f"accuracy {'still falls' if last.falls else 'has settled'} as {key} grows ({curve})"
+    if verdict == "pass" and last.right[0] < MIN_FLIPS:
+        verdict, said = "not enough evidence", said + TOO_FEW
+    return verdict, said, numbers
+
+
+def _curve(records: Sequence[AttackRecord], key: str) -> tuple[list[AttackRecord], dict[str, Any], str]:
+    """Records in the order of a setting, their numbers, and accuracy against it in words."""
+    ordered = sorted(records, key=lambda record: float(record.value(key)))
+    values, accuracies = [r.value(key) for r in ordered], [r.accuracy for r in ordered]
+    words = (f"{100 * share:.1f} % at {value:.4g}" for share, value in zip(accuracies, values, strict=True))
+    return ordered, {key: values, "accuracy": accuracies}, ", ".join(words)
+
+
+for _key, _what in (("n", "models"), ("m", "iterations"), ("restarts", "restarts")):
+    _run = partial(converged, key=_key)
+    BEHAVIOURS[f"more_{_what}"] = Check(f"more {_what} gain nothing", _run, ("fail",), _key)
+
+
+@behaviour("no success is lost on the way", needs="trajectory")
+def silent_success(evidence: Evidence) -> Answer:
+    """Some step fooled the network, the returned one does not."""
+    path: TrajectoryRecord = evidence["trajectory"][0]
+    lost = path.fooled[:, 1:].any(1) & ~path.fooled[:, -1] & ~path.fooled_fresh
+    said = f"on {int(lost.sum())} of {path.examples} images a step fooled the network and the last one does not"
+    return _share(lost, said)
+
+
+@behaviour("the attack is optimized to the end", needs="trajectory")
+def incomplete(evidence: Evidence) -> Answer:
+    """The running maximum of the loss, rescaled to [0, 1], still rises in the last steps of images not fooled yet.
+
+    More steps are tried in any case, so that this alone is no failure.
+    """
+    path: TrajectoryRecord = evidence["trajectory"][0]
+    loss = np.maximum.accumulate(path.loss.astype(np.float64), axis=1)
+    span = loss[:, -1] - loss[:, 0]
+    last = max(1, round(LAST * path.m))
+    rise = np.where(span > 1e-9, (loss[:, -1] - loss[:, -1 - last]) / np.where(span > 1e-9, span, 1), 0)
+    short = (rise > STILL) & ~path.fooled_fresh
+    said = f"the loss of {int(short.sum())} of {path.examples} images still rises in the last {last} of {path.m} steps"
+    return _share(short, f"{said}, and they are not fooled", most="warn")
+
+
+@behaviour("what fools the draws seen fools others", needs="trajectory")
+def transfer_failure(evidence: Evidence) -> Answer:
+    """The draws that the attack saw are fooled, fresh ones are not."""
+    path: TrajectoryRecord = evidence["trajectory"][0]
+    apart = path.fooled_seen & ~path.fooled_fresh
+    said = f"{int(apart.sum())} of {path.examples} images fool the draws of the last step and not fresh ones"
+    return _share(apart, said, most="warn")
+
+
+@behaviour("gradients find what attacks without them find", needs="blind seeing")
+def gradient_free(evidence: Evidence) -> Answer:
+    """No attack without the network's gradients, by queries or by transfer, may do better than all with them."""
+    best, rival = _best(evidence["blind"]), _best(evidence["seeing"])
+    change = flips(best.correct_again, rival.correct_again)
+    verdict: Outcome = "pass"
+    if change.won > change.lost and change.p < SIGNIFICANCE:
+        verdict = "fail" if (change.won - change.lost) / best.examples > RARE else "warn"
+    said = f"{100 * best.accuracy:.1f} % under {best.label}, {100 * rival.accuracy:.1f} % under {rival.label}"
+    return verdict, said, {"only_blind": change.won, "only_seeing": change.lost, "p": change.p}
+
+
+@behaviour("a doubled budget gains nothing that matters", needs="doublings", decisive=("fail", "not enough evidence"))
+def doubling(evidence: Evidence) -> Answer:
+    """The upper bound of what doubling gains must lie below the tolerance; that no gain was found is not enough."""
+    budget, first, doublings = evidence.budget, evidence["doubled"][0], evidence["doublings"]
+    looks = doublings[-1].look
+    last = [d for d in doublings if d.look == looks]
+    bound = max(d.bound for d in last)
+    tolerance = f"{100 * budget.tolerance:.3g} points"
+    gains = ", ".join(f"{d.setting} {d.before} to {d.after}: {100 * d.gain:+.1f}" for d in last)
+    said = f"doubling {first.label} once more gains at most {100 * bound:.1f} points ({gains})"
+    numbers = {
+        "tolerance": budget.tolerance,
+        "level": budget.level,
+        "images_needed": budget.images_needed,
+        "doublings": [d._asdict() for d in doublings],
+    }
+    if first.examples < budget.images_needed:
+        few = f"{first.examples} images cannot show less than {tolerance}, {budget.images_needed} could"
+        return "not enough evidence", f"{said}; {few}", numbers
+    if bound <= budget.tolerance:
+        return "pass", said, numbers
+    settled = max(d.gain for d in last) <= budget.tolerance
+    said += f", more than the tolerance of {tolerance} after {looks} of {budget.looks} looks"
+    return "not enough evidence" if settled else "fail", said, numbers
+
+
+def _ordering(deciding: Sequence[AttackComparison], telling: Sequence[AttackComparison]) -> Answer:
+    """Fail if a deciding comparison is upside down, and warn if a telling one is."""
+    wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
+    worst = (wrong or odd or list(deciding))[0]
+    verdict: Outcome = "fail" if wrong else "warn" if odd else "pass"
+    said = (
+        f"{100 * worst.accuracies[0]:.1f} % under {worst.weaker}, {100 * worst.accuracies[1]:.1f} % under "
+        f"{worst.stronger} ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
+    )
+    if verdict == "pass" and any(c.right[1] < MIN_FLIPS for c in deciding):
+        verdict, said = "not enough evidence", said + TOO_FEW
+    elif verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won < MIN_FLIPS:
+        verdict = "not enough evidence"
+    return verdict, said, {"deciding": [c._asdict() for c in deciding], "telling": [c._asdict() for c in telling]}
+
+
+def _graded(share: float, little: float, much: float) -> Outcome:
+    """Pass up to the first share, warn up to the second."""
+    return "pass" if share <= little else "warn" if share <= much else "fail"
+
+
+def _share(flags: np.ndarray, said: str, most: Outcome = "fail") -> Answer:
+    share = float(flags.mean())
+    verdict = _graded(share, RARE, OFTEN)
+    return most if verdict == "fail" else verdict, said, {"share": share, "images": int(flags.sum())}
+
+
+def _best(records: Iterable[AttackRecord]) -> AttackRecord:
+    """Return the record of the strongest attack, as the first ensemble judges it."""
+    return min(records, key=lambda record: record.accuracy)
+
+
+def _title(record: AttackRecord) -> str:
+    return f"{record.label} (m {record.m}" + (f", n {record.n})" if record.mode == "eot" else ")")

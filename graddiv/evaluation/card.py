@@ -1,0 +1,372 @@
+"""What an audit found, the card that it becomes, and boards of cards.
+
+A card is a JSON file with the keys of RobustBench's, and what a randomized network needs beside them.  RobustBench's
+numbers are strings in percent; ours stand apart as numbers between 0 and 1, with their intervals.
+
+Whoever finds better adversarial examples needs no attack code of ours to lower an entry: a file of images is enough.
+They are scored on draws that had no part in making them, and the entry falls to the lower of the two numbers.
+"""
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from graddiv import __version__, store
+from graddiv.attacks import Attack
+from graddiv.attacks.suites import STRONG
+from graddiv.errors import GradDivError
+from graddiv.evaluation.behaviours import Evidence
+from graddiv.evaluation.budget import Budget
+from graddiv.evaluation.examples import Bounds, inputs_of, per_channel
+from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS, Item
+from graddiv.evaluation.judgement import Estimate, ThreeNumbers, Worst, images_hash, judgement_job, three_numbers
+from graddiv.evaluation.models import Model, dtype_of, network_of, original, rescaled, settled, with_logits
+from graddiv.evaluation.run import IN_MEMORY
+from graddiv.evaluation.target import Target, fingerprint
+from graddiv.geometry import NORMS, Geometry
+from graddiv.networks import RandomizedNetwork
+from graddiv.records import AttackRecord, Interval, cross_fitted_total, summary
+
+CARD = "card.json"
+ADVERSARIAL = "adversarial.npz"
+FORMAT = 1  #: Version of the card format.
+INSUFFICIENT = 3  #: The exit code of an audit whose evidence is not sufficient.
+HEADLINE = 10  #: The k of the worst of k draws that stands in summaries.
+SLACK = 1e-5  #: How far beyond the ball an image may lie by rounding.
+
+ABOUT = (
+    "name", "link", "authors", "venue", "dataset", "architecture", "additional_data", "reported", "footnote",
+)  # fmt: skip
+"""What the user may say of a network, under RobustBench's keys."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is audited, and how."""
+
+    target: Target  #: The network takes pixels in [0, 1], gives logits, and can be asked for gradients.
+    seen: RandomizedNetwork  #: Attacks follow its gradients: the target's network, or a surrogate of the same answers.
+    checks: dict[str, Item]  #: What was found before any attack, by name.
+    budget: Budget
+    budget_name: str
+    geometry: Geometry
+    epsilon: float
+    bounds: Bounds
+    about: dict[str, str]
+    peers: tuple[Attack, ...] = ()  #: Attacks of other libraries.
+
+    @property
+    def surrogate(self) -> bool:
+        return self.seen is not self.target.F
+
+
+class Rung(NamedTuple):
+    """What is left of a network whose draws the adversary knows."""
+
+    name: str
+    known: int  #: Draws that the adversary knows; 0 for the network without its noise.
+    clean: float
+    attacked: float
+    interval: Interval
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The result of an audit: `graddiv.audit` says what its attributes are."""
+
+    subject: Subject
+    evidence: Evidence
+    records: tuple[AttackRecord, ...]  #: Clean images, then all attacks at the radius of the audit.
+    worst: Worst  #: For each image what the worst of these made of it.
+    clean: ThreeNumbers
+    robust: ThreeNumbers  #: On the worst image that any attack found, chosen on draws that do not score it.
+    ladder: tuple[Rung, ...]
+    behaviours: dict[str, Item]  #: How attacks behaved, by name.
+    rho: float  #: Mean resultant length of draws' gradients, without the bias of few of them; median over images.
+    q: float  #: |E g|^2 / trace Cov g of them; median over images.
+    n: int  #: Draws of a step of EOT.
+
+    @property
+    def checks(self) -> dict[str, Item]:
+        return self.subject.checks
+
+    @property
+    def indicators(self) -> list[Item]:
+        return list(self.behaviours.values())
+
+    @property
+    def attacks(self) -> tuple[AttackRecord, ...]:
+        return self.records[1:]
+
+    @property
+    def x_adv(self) -> np.ndarray:
+        return self.worst.images
+
+    @cached_property
+    def shortcomings(self) -> list[str]:
+        """Why the evidence is not sufficient; empty where it is."""
+        found = [(CHECKS[name], item) for name, item in self.checks.items()]
+        found += [(BEHAVIOURS[name], item) for name, item in self.behaviours.items()]
+        decisive = [item for check, item in found if item.verdict in check.decisive]
+        return [f"{item.name}: {item.verdict}, {item.sentence}" for item in decisive]
+
+    @property
+    def complete(self) -> bool:
+        return not self.shortcomings
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.complete else INSUFFICIENT
+
+    @property
+    def rows(self) -> list[tuple[str, Estimate, Estimate]]:
+        """(who answers, on clean images, on attacked ones): the three numbers; a network without noise has one."""
+        several = f"ensemble of {self.subject.target.n_ensemble}"
+        found = [(several, self.clean.ensemble, self.robust.ensemble)]
+        if self.subject.target.random:
+            found.insert(0, ("one draw", self.clean.per_draw, self.robust.per_draw))
+            found += [(f"worst of {k}", self.clean.worst[k], v) for k, v in self.robust.worst.items() if k == HEADLINE]
+        return found
+
+    def __str__(self) -> str:
+        """The numbers, with 95 % intervals over images, and whether the evidence is sufficient."""
+        lines = [f"{who}: clean {clean}, attacked {robust}" for who, clean, robust in self.rows]
+        verdicts = [f"evidence insufficient: {text}" for text in self.shortcomings]
+        return "\n".join([*lines, *(verdicts or ["evidence sufficient at this budget"])])
+
+    @cached_property
+    def card(self) -> dict[str, Any]:
+        return card_of(self)
+
+    def write(self, directory: str | Path) -> Path:
+        """Write page, card, adversarial examples, tables and figures; return the page."""
+        from graddiv.report.audit import write_page
+
+        out, clean, worst = Path(directory), self.records[0], self.worst
+        store.make_directory(out)
+        images = {"x_adv": worst.images, "x_adv_per_draw": worst.images_per_draw, "x": clean.images}
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, **images, y=clean.labels, ids=clean.ids)  # type: ignore[arg-type]
+        store.write(out / ADVERSARIAL, buffer.getvalue())
+        store.write_json(out / CARD, self.card)
+        return write_page(self.card, clean.images, self.x_adv, clean.labels, out)
+
+
+def card_of(audit: Audit) -> dict[str, Any]:
+    """Everything that the audit found, as JSON values."""
+    subject, target, F = audit.subject, audit.subject.target, audit.subject.target.F
+    doublings, T = audit.evidence["doublings"], target.n_ensemble if F.random else 1
+    shared = "none" if not F.random else "shared by a batch, or per_example" if F.pointwise else "per_example"
+    law, outcomes = type(original(F)).__name__, audit.checks["support"].evidence.get("outcomes")
+    q, cos_n = (audit.q, _cosine(audit.n, audit.q)) if F.random else (None, 1.0)
+    return {
+        "format": FORMAT,
+        **dict.fromkeys(ABOUT, ""),
+        "name": target.name,
+        **subject.about,
+        "eps": f"{subject.epsilon:.6g}",
+        "clean_acc": f"{100 * audit.clean.ensemble.mean:.2f}",
+        "autoattack_acc": "",
+        "number_forward_passes": str(T),
+        "unreliable": not audit.complete,
+        "norm": subject.geometry.name,
+        "epsilon": subject.epsilon,
+        "bounds": [np.asarray(bound, float).tolist() for bound in subject.bounds],
+        "examples": audit.records[0].examples,
+        "complete": audit.complete,
+        "shortcomings": audit.shortcomings,
+        "randomness": {"random": F.random, "law": law, "granularity": shared, "support": outcomes},
+        "inference": {"rule": "mean softmax", "T": T},
+        "clean": numbers_json(audit.clean),
+        "robust": {
+            **numbers_json(audit.robust),
+            "oracle": next((rung.attacked for rung in audit.ladder if rung.known == 1), None),
+            "cross_fitted_total": float(np.mean([flags.mean() for flags in cross_fitted_total(audit.attacks)])),
+            "repeats": 1,
+        },
+        "ladder": [{**rung._asdict(), "interval": list(rung.interval)} for rung in audit.ladder],
+        "attack": _attacks_json(audit),
+        "concentration": {"rho": audit.rho, "q": q, "cos_n": cos_n},
+        "sweep": {
+            "doublings": [d._asdict() for d in doublings],
+            "tolerance": subject.budget.tolerance,
+            "upper_bound_gain": max(d.bound for d in doublings if d.look == doublings[-1].look),
+        },
+        "radii": [
+            {"epsilon": r.epsilon, "accuracy": r.accuracy, "per_draw": r.accuracy_per_draw}
+            for r in audit.evidence["radii"]
+        ],
+        "checks": {name: item._asdict() for name, item in audit.checks.items()},
+        "indicators": [item._asdict() for item in audit.indicators],
+        "seed": target.seed,
+        "data_sha256": audit.records[0].data.sha256,
+        "model_sha256": fingerprint(original(F)),
+        "x_adv_sha256": images_hash(audit.worst.images),
+        "x_adv_per_draw_sha256": images_hash(audit.worst.images_per_draw),
+        "external": [],
+        "graddiv": __version__,
+    }
+
+
+def _cosine(n: int, q: float) -> float:
+    """1 / sqrt(1 + 1/(n q)): the cosine of the mean of n gradients with their expectation."""
+    return 0.0 if q == 0 else 1 / math.sqrt(1 + 1 / (n * q))
+
+
+def numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
+    """A1, A_T and W_k with their intervals."""
+    worst = {str(k): estimate_json(value) for k, value in numbers.worst.items()}
+    return {
+        "A1": estimate_json(numbers.per_draw),
+        "A_T": estimate_json(numbers.ensemble),
+        f"W_{HEADLINE}": worst.get(str(HEADLINE)),
+        "W": worst,
+        "exact": numbers.exact,
+    }
+
+
+def estimate_json(estimate: Estimate) -> dict[str, float]:
+    """An estimate by the names of its parts."""
+    return {name: round(float(value), 6) for name, value in estimate._asdict().items()}
+
+
+def _attacks_json(audit: Audit) -> dict[str, Any]:
+    """What was spent, and all attacks: what each was, what it left, for how many images it was the worst of all."""
+    budget, records, found = audit.subject.budget, audit.attacks, []
+    for number, (label, record) in enumerate(zip(_labels(records), records, strict=True), 1):
+        accuracy = summary([record.correct, record.correct_again], 1)
+        found.append(
+            {
+                "label": label,
+                "mode": record.mode,
+                "n": record.n,
+                **{key: value for key, value in (record.attack or {}).items() if key not in ("seed", "bounds")},
+                "accuracy": accuracy.mean,
+                "interval": list(accuracy.interval),
+                "per_draw": record.accuracy_per_draw,
+                "worst_on": int((audit.worst.attack == number).sum()),
+                "forwards": int(record.cost_forwards.sum()),
+                "backwards": int(record.cost_backwards.sum()),
+            }
+        )
+    return {
+        "budget": audit.subject.budget_name,
+        "suites": [budget.suite, STRONG],
+        "n": audit.n,
+        "m": budget.m,
+        "surrogate": audit.subject.surrogate,
+        "forwards": sum(each["forwards"] for each in found),
+        "backwards": sum(each["backwards"] for each in found),
+        "attacks": found,
+    }
+
+
+def _labels(records: Sequence[AttackRecord]) -> list[str]:
+    """The labels of attacks; those of one name and other settings, apart from what stands in columns, say which."""
+    apart = ("name", "seed", "bounds", "m", "samples", "restarts")
+    settings = [{k: v for k, v in (r.attack or {}).items() if k not in apart} for r in records]
+    labels = []
+    for record, own in zip(records, settings, strict=True):
+        namesakes = [other for r, other in zip(records, settings, strict=True) if r.label == record.label]
+        odd = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
+        labels.append(", ".join([record.label, *(f"{key} {own[key]}" for key in odd)]))
+    return labels
+
+
+def read_card(path: Path) -> dict[str, Any]:
+    """A card by its file, or by the directory of its audit."""
+    file = path / CARD if path.is_dir() else path
+    card = store.read_json(file)
+    found = card.get("format") if isinstance(card, dict) else None
+    if found != FORMAT:
+        raise GradDivError(f"{file} has format {found!r}, expected the card of an audit of format {FORMAT}")
+    return dict(card)
+
+
+def board(directory: Path) -> Path:
+    """Make one page of all cards below a directory, and return it.
+
+    Entries go from the highest to the lowest lower bound of the ensemble's accuracy under attack.  Audited networks
+    come first; those without a sweep or without adversarial examples are listed as unaudited.
+    """
+    from graddiv.report.audit import write_board
+
+    entries = []
+    for path in sorted(directory.rglob(CARD)):
+        card = read_card(path)
+        known = [card["robust"]["A_T"], *(found["A_T"] for found in card["external"])]
+        audited = bool(card["sweep"]["doublings"]) and bool(card["x_adv_sha256"])
+        lowest = min(known, key=lambda value: value["low"])
+        place = str(path.parent.relative_to(directory))
+        entries.append({"place": place, "card": card, "robust": lowest, "audited": audited})
+    if not entries:
+        raise GradDivError(f"there is no {CARD} below {directory}: 'graddiv audit' makes one")
+    entries.sort(key=lambda entry: (not entry["audited"], -entry["robust"]["low"], entry["card"]["name"]))
+    return write_board(entries, directory)
+
+
+def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = "", attack: str = "") -> dict[str, Any]:
+    """Score adversarial examples of a card again, or a file of other ones, and return what was found.
+
+    path: the card, or the directory of its audit.
+    model: the network that the card is of.
+    images: an .npz file whose `x_adv` stands in place of the card's own, in the same order and with pixels in [0, 1].
+    who, attack: stand on the card if the file lowers it.
+    """
+    card, file = read_card(path), path / CARD if path.is_dir() else path
+    held = file.parent / ADVERSARIAL
+    own = store.read_npz(held, "x_adv", "x", "y")
+    x_adv = own["x_adv"] if images is None else store.read_npz(images, "x_adv")["x_adv"].astype(np.float32)
+    if images is None and images_hash(x_adv) != card["x_adv_sha256"]:
+        raise GradDivError(f"{held} is not the file that the card was made with: its hash differs")
+    check_inside(x_adv, own["x"], card)
+    target = _target(card, model, x_adv, own["y"])
+    [record] = IN_MEMORY.run([judgement_job(target, "rescored")])
+    found = three_numbers(record, record)
+    before = Estimate(**card["robust"]["A_T"])
+    lowered = images is not None and found.ensemble.mean < before.mean
+    if lowered:
+        entry = {"who": who, "attack": attack, "A_T": estimate_json(found.ensemble), "x_adv_sha256": images_hash(x_adv)}
+        known = [other for other in card["external"] if other["x_adv_sha256"] != entry["x_adv_sha256"]]
+        store.write_json(file, {**card, "external": [*known, entry]})
+    return {
+        "before": before,
+        "now": found.ensemble,
+        "per_draw": found.per_draw,
+        "lowered": lowered,
+        "same_network": fingerprint(original(target.F)) == card["model_sha256"],
+    }
+
+
+def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> None:
+    """Refuse images outside of the ball or of the box."""
+    if x_adv.shape != x.shape:
+        raise GradDivError(f"x_adv has shape {x_adv.shape}, expected {x.shape}, that of the card's images")
+    distance = NORMS[card["norm"].lower()].norm(torch.from_numpy(x_adv - x).double())
+    outside = int((distance > card["epsilon"] + SLACK).sum())
+    if outside:
+        raise GradDivError(
+            f"{outside} of {len(x)} images are farther than epsilon = {card['epsilon']:.6g} from the original, "
+            f"up to {float(distance.max()):.6g}"
+        )
+    if x_adv.min() < -SLACK or x_adv.max() > 1 + SLACK:
+        raise GradDivError(f"x_adv lies in [{x_adv.min():.4g}, {x_adv.max():.4g}], expected pixels in [0, 1]")
+
+
+def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndarray) -> Target:
+    """The network as the audit saw it, on these images, with other draws than those that chose them."""
+    inputs = inputs_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
+    low, high = (per_channel(bound, inputs.examples.x) for bound in card["bounds"])
+    given = network_of(model, low + (high - low) * inputs.examples.x[:2])
+    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), low, high)
+    if card["checks"]["logits"]["verdict"] != "pass":
+        F = with_logits(F)
+    T = card["inference"]["T"] if F.random else 20
+    return Target(F, inputs.examples, card["name"], T, card["seed"] + 1)

@@ -1,0 +1,143 @@
+"""What a check is, and what the checks of a network look at.
+
+A check is a function that answers with a verdict, a sentence and its numbers; `@check` registers it:
+
+    @check("the output is logits")
+    def logits(seen: Inspection) -> Answer: ...
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.diversity.gradients import input_gradient
+from graddiv.errors import GradDivError
+from graddiv.losses import soft_margin
+from graddiv.networks import RandomizedNetwork, SampleModel, running_statistics
+from graddiv.networks.inputs import logits_of
+from graddiv.networks.prediction import models_of
+from graddiv.registries import Registry
+from graddiv.seeding import fold, generator, isolated
+
+DRAWS = 8  #: Sample models that are looked at.
+EXAMPLES = 16  #: Examples whose gradients are looked at, the first ones.
+
+Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
+Answer = tuple[Outcome, str, dict[str, Any]]  #: Verdict, sentence and numbers.
+
+
+class Item(NamedTuple):
+    """One thing that was checked."""
+
+    name: str  #: What should be the case.
+    verdict: Outcome  #: Whether it is.
+    sentence: str  #: The finding in words.
+    evidence: dict[str, Any]  #: The numbers behind it, as JSON values.
+
+
+class Check(NamedTuple):
+    """One entry of a registry of checks."""
+
+    title: str  #: What should be the case.
+    run: Callable[[Any], Answer]
+    decisive: tuple[Outcome, ...] = ()  #: Verdicts with which the evidence of an audit is not sufficient.
+    needs: str = ""  #: The names of the evidence without which the check does not apply.
+
+    def __call__(self, subject: Any) -> Item:
+        return Item(self.title, *self.run(subject))
+
+
+CHECKS: Registry[Check] = Registry("check", {})
+"""Checks of a network, each a function of an `Inspection`, in the order in which they are made before any attack."""
+BEHAVIOURS: Registry[Check] = Registry("behaviour", {})
+"""Checks of how attacks behaved, each a function of an `Evidence`, in the order in which they are shown."""
+
+C = TypeVar("C", bound=Callable[..., Answer])
+
+
+def check(
+    title: str, *, of: Registry[Check] = CHECKS, decisive: tuple[Outcome, ...] = (), needs: str = ""
+) -> Callable[[C], C]:
+    """Register the function below as a check, by its name; the options are the fields of `Check`."""
+
+    def register(function: C) -> C:
+        of[function.__name__] = Check(title, function, decisive, needs)
+        return function
+
+    return register
+
+
+@dataclass(frozen=True, eq=False)
+class Inspection:
+    """A network and examples with pixels in [0, 1], and what checks want to know of them."""
+
+    F: RandomizedNetwork
+    x: Float[Tensor, "b ..."]
+    y: Int64[Tensor, " b"]
+    seed: int = 0
+    declared: bool | None = None  #: Whether the network was said to be random; None where we find out.
+
+    @cached_property
+    def models(self) -> list[SampleModel]:
+        """Some sample models; one of a deterministic network."""
+        return list(models_of(self.F, DRAWS, fold(self.seed, "look")))
+
+    @cached_property
+    def logits(self) -> Float[Tensor, "n b c"]:
+        """What they answer."""
+        return torch.stack([self.answer(f, self.x) for f in self.models])
+
+    @cached_property
+    def near(self) -> tuple[Float[Tensor, "k ..."], Int64[Tensor, " k"]]:
+        """The examples whose gradients are looked at."""
+        return self.x[:EXAMPLES], self.y[:EXAMPLES]
+
+    @cached_property
+    def gradients(self) -> Float[Tensor, "n k ..."] | None:
+        """grad s of each sample model there; None where autograd finds no way from the output to the input."""
+        try:
+            return torch.stack([self.gradient(f, *self.near) for f in self.models])
+        except GradDivError as error:
+            if "no gradient with respect to its input" in str(error):
+                return None
+            raise
+
+    @property
+    def usable_gradients(self) -> Float[Tensor, "n k ..."] | None:
+        """These gradients, if all of them are numbers and some of them are not 0."""
+        g = self.gradients
+        return None if g is None or not g.isfinite().all() or not (g != 0).any() else g
+
+    def answer(self, f: SampleModel, x: Tensor) -> Float[Tensor, "b c"]:
+        with torch.no_grad(), running_statistics(self.F):
+            return f(x)
+
+    def gradient(self, f: SampleModel, x: Tensor, y: Tensor) -> Tensor:
+        with running_statistics(self.F):
+            return input_gradient(f, x, y)[1]
+
+    def margins(self, f: SampleModel, x: Tensor) -> Float[Tensor, " k"]:
+        """Return s of one sample model at points near the examples."""
+        return soft_margin(self.answer(f, x), self.near[1])
+
+    def offset(self, *role: int | str) -> Tensor:
+        """Return numbers in [-1, 1) in the shape of the examples whose gradients are looked at."""
+        x = self.near[0]
+        u = torch.rand(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype)
+        return (2 * u - 1).to(x.device)
+
+
+def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]) -> bool:
+    """Whether calls of f, which calls the module, differ: it draws from the global random state."""
+    answers = []
+    with torch.no_grad(), running_statistics(module):
+        for seed in (1, 2, 3):
+            with isolated(seed):
+                output: Any = f(x)
+            answers.append(logits_of(output, type(module).__name__, len(x)))
+    return any(not torch.equal(answers[0], other) for other in answers[1:])

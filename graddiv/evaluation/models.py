@@ -1,0 +1,243 @@
+"""Whatever the user has as a `RandomizedNetwork`: a module, a function, a list of modules, a run directory.
+
+Networks are adapted from outside, never changed: an adapted network calls the original one in another way.
+"""
+
+import hashlib
+import importlib.util
+import inspect
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int64
+from torch import Tensor, nn
+
+from graddiv.errors import GradDivError
+from graddiv.evaluation.inspection import draws_by_itself
+from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize
+from graddiv.networks.ensemble import ensemble
+from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
+
+Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
+"""What can be evaluated and audited."""
+
+Call = Callable[[SampleModel, Tensor], Tensor]
+"""(sample model, images) -> logits: how an adapted network calls the original one."""
+
+
+def _of_inner(name: str) -> Any:
+    """What the inner network has under this name."""
+    return property(lambda self: getattr(self.inner, name))
+
+
+class Adapted(RandomizedNetwork):
+    """Another network, whose sample models are called in another way: f'(x) = call(f, x)."""
+
+    module, random, pointwise, proxy_gradient = map(_of_inner, ("module", "random", "pointwise", "proxy_gradient"))
+    draw, realise, theta, mean, support = map(_of_inner, ("draw", "realise", "theta", "mean", "support"))
+
+    def __init__(self, inner: RandomizedNetwork, call: Call) -> None:
+        nn.Module.__init__(self)  # the architecture is the inner network's, and registered there
+        self.inner = inner
+        self.call = call
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        f = self.inner.bind(noise, theta)
+        return lambda x: self.call(f, x)
+
+
+class Frozen(Adapted):
+    """A network whose noise has one value for ever; of several values, the ensemble of their sample models.
+
+    f(x) = log 1/k sum_i softmax f_i(x): the class that it names is the one that the ensemble names.
+    """
+
+    def __init__(self, inner: RandomizedNetwork, noises: tuple[Noise, ...]) -> None:
+        super().__init__(inner, lambda f, x: f(x))
+        self.noises = noises
+
+    @property
+    def random(self) -> bool:
+        return False
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
+        return {}
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        models = [self.inner.bind(value, theta) for value in self.noises]
+        if len(models) == 1:
+            return models[0]
+
+        def together(x: Tensor) -> Tensor:
+            logs = torch.stack([f(x).log_softmax(1) for f in models])
+            return logs.logsumexp(0) - math.log(len(models))
+
+        return together
+
+    def mean(self) -> Noise:
+        return {}
+
+    def support(self) -> Support:
+        return Support([{}], torch.ones(1, dtype=torch.float64))
+
+
+class FunctionModule(nn.Module):
+    """A function x -> logits as a module without parameters."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(x)
+
+
+class GivenModel(NamedTuple):
+    """A model as it was given."""
+
+    F: RandomizedNetwork
+    name: str
+    declared: bool | None  #: Whether it was said to be random; None where that was for us to find out.
+
+
+def network_of(
+    model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None, device: torch.device | None = None
+) -> GivenModel:
+    """Make a randomized network of a model.
+
+    model: what the user has.
+    x: some images, as the model takes them, which show whether a module draws by itself.
+    data_root: the folder of the official data files, for run directories whose network holds training examples.
+    device: where the network goes; it stays where it is if None.
+    """
+    if isinstance(model, str | Path):
+        from graddiv.runs import Run
+
+        run = Run(Path(model))
+        return GivenModel(run.network(data_root).to(device), run.experiment.run_name, run.experiment.random)
+    if isinstance(model, RandomizedNetwork):
+        return GivenModel(model.to(device), type(model.module).__name__, model.random)
+    if isinstance(model, Sequence):
+        if not model or not all(isinstance(each, nn.Module) for each in model):
+            kinds = ", ".join(sorted({type(each).__name__ for each in model})) or "nothing"
+            raise GradDivError(f"the model is a list of {kinds}, expected modules: the members of a random ensemble")
+        members = [each for each in model if isinstance(each, nn.Module)]
+        return GivenModel(ensemble(members).to(device), f"ensemble of {len(model)} {type(model[0]).__name__}", True)
+    if isinstance(model, type):
+        raise GradDivError(f"the model is the class {model.__name__}, expected what it makes: {model.__name__}()")
+    if isinstance(model, nn.Module):
+        return GivenModel(_randomized(model.to(device), x), type(model).__name__, None)
+    if callable(model):
+        return GivenModel(_randomized(FunctionModule(model), x), _name(model), None)
+    raise GradDivError(
+        f"the model is {type(model).__name__}, expected a module, a RandomizedNetwork, a function x -> logits, a list "
+        "of modules or the directory of a run"
+    )
+
+
+def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwork:
+    """Take a module as random if it draws when it is called as it is."""
+    where = next((p.device for p in module.parameters()), x.device)
+    check_takes(module, x.to(where))
+    with naming_the_shape(x):
+        draws = draws_by_itself(module, module, x[:2].to(where))
+    return randomize(module) if draws else Dirac(module)
+
+
+def dtype_of(model: Model) -> torch.dtype | None:
+    """The type of a model's parameters, in which its images are given to it; None where it has none, or in half."""
+    modules = model if isinstance(model, Sequence) else [model]
+    parameters = (p for module in modules if isinstance(module, nn.Module) for p in module.parameters())
+    found = next((p.dtype for p in parameters if p.is_floating_point()), None)
+    return None if found in HALF else found
+
+
+def _name(function: Callable[[Tensor], Tensor]) -> str:
+    """The name of a function with a hash of its source, so that an edited function has another name."""
+    name = getattr(function, "__qualname__", type(function).__name__)
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        return name
+    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def load_model(reference: str) -> Model:
+    """The model that `file.py:name` or `package.module:name` names: it, or what a function without arguments returns.
+
+    A directory is that of a run.
+    """
+    if Path(reference).is_dir():
+        return Path(reference)
+    place, _, name = reference.rpartition(":")
+    if not place or not name:
+        raise GradDivError(f"the model is {reference!r}, expected file.py:factory or the directory of a run")
+    found = getattr(_imported(place), name, None)
+    if found is None:
+        raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
+    is_model = isinstance(found, nn.Module | list | tuple)
+    model: Model = found if is_model else found()
+    return model
+
+
+def _imported(place: str) -> ModuleType:
+    """A Python file, which finds what lies beside it, or a module by its name."""
+    path = Path(place)
+    if path.suffix != ".py":
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as error:
+            raise GradDivError(f"there is no module {place!r}: {error}") from None
+    if not path.is_file():
+        raise GradDivError(f"there is no {path}")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.path.insert(0, str(path.parent.resolve()))
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path.pop(0)
+    return module
+
+
+def original(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network inside all that was put around it."""
+    return original(F.inner) if isinstance(F, Adapted) else F
+
+
+def rescaled(F: RandomizedNetwork, low: Tensor, high: Tensor) -> RandomizedNetwork:
+    """The network on images with pixels in [0, 1], where it expects them between `low` and `high`."""
+    if bool((low == 0).all()) and bool((high == 1).all()):
+        return F
+    return Adapted(F, lambda f, x: f(low.to(x) + (high - low).to(x) * x))
+
+
+def with_logits(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with the logarithm of its probabilities as logits: softmax then gives them back."""
+    return Adapted(F, lambda f, x: (z := f(x)).clamp_min(torch.finfo(z.dtype).tiny).log())
+
+
+def with_gradients(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with gradient 0 where autograd finds none, or one that is not finite: attacks can then be run."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        x = x * 1
+        if x.requires_grad:
+            x.register_hook(lambda g: torch.nan_to_num(g, 0.0, 0.0, 0.0))  # type: ignore[no-untyped-call]
+        return f(x) + 0 * x.flatten(1).sum(1, keepdim=True)
+
+    return Adapted(F, call)
+
+
+def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
+    """The network as what it was found to be: one that draws is random, one that draws nothing is asked once."""
+    if draws == F.random:
+        return F
+    return randomize(F.module) if draws else Frozen(F, (F.draw(0),))

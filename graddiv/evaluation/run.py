@@ -1,0 +1,216 @@
+"""The executor of every evaluation: jobs, batch by batch, in a session.
+
+Every finished batch is a file, so that a kill loses at most one batch, and several processes can share the work.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+
+from graddiv import store
+from graddiv.distributed import ALONE, Process
+from graddiv.errors import GradDivError
+from graddiv.progress import Progress, listening, silent
+from graddiv.records import Record
+
+R = TypeVar("R", bound=Record)
+
+Advance = Callable[[float], None]
+"""Called with the share of the current batch that is done, in [0, 1]."""
+
+Arrays = Mapping[str, np.ndarray]
+"""Arrays by name; the first axis is the example."""
+
+PATIENCE = 12 * 3600.0
+"""Seconds to wait for the batches of other processes while none arrives: a single batch may take hours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Job(Generic[R]):
+    """A record to be made: what it is, and what computes it."""
+
+    record: type[R]  #: The kind of record that it makes.
+    label: str  #: Shown to the user while the job runs.
+    description: dict[str, Any]  #: All settings that the numbers depend on, as JSON values.
+    file: str  #: The record's path below the directory of the session.
+    examples: int  #: How many examples there are in all; at least 1.
+    batch: int  #: How many examples make a batch; at least 1.
+    work: float  #: Rough cost of one batch in forward-equivalents, for the estimate of the time left.
+    compute: Callable[[slice, Advance], Arrays]  #: (examples, advance) -> the arrays of one batch.
+
+    def __post_init__(self) -> None:
+        if self.examples < 1 or self.batch < 1:
+            raise GradDivError(
+                f"there are {self.examples} examples in batches of {self.batch}, expected at least one of each"
+            )
+        # In the form in which a file gives it back (tuples become lists), so that both can be compared.
+        object.__setattr__(self, "description", json.loads(json.dumps(self.description)))
+
+    @property
+    def slices(self) -> list[slice]:
+        """The examples of each batch, in order."""
+        starts = range(0, self.examples, self.batch)
+        return [slice(start, min(start + self.batch, self.examples)) for start in starts]
+
+    def below(self, folder: str) -> "Job[R]":
+        """The same job with its record in a folder of its own."""
+        return replace(self, file=f"{folder}/{self.file}")
+
+
+@dataclass(frozen=True)
+class Session:
+    """Where records go, this process among those that share the work, and who hears of the progress."""
+
+    directory: Path | None = None  #: None: nothing is stored.
+    process: Process = ALONE
+    progress: Progress = silent
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls, directory: Path | None, process: Process = ALONE, progress: bool | Progress = False
+    ) -> "Iterator[Session]":
+        """Be the only evaluation that writes into the directory; its processes hold the lock together."""
+        locked = nullcontext() if directory is None or not process.writes else store.locked(directory)
+        with locked, listening(progress) as listener:
+            process.wait()
+            yield cls(directory, process, listener)
+
+    def left(self, job: Job[R]) -> int:
+        """How many batches of a job are not on disk."""
+        return _Files(job, self.directory).count_missing()
+
+    def run(self, jobs: Sequence[Job[R]]) -> list[R]:
+        """Run all jobs and return their records; batches that are on disk already are not computed again.
+
+        The batches of all jobs are dealt out to the processes in turn, and no process waits for another before all its
+        own batches are done.  All processes must see the same directory, because its files tell them what is done.
+        """
+        names = [job.file for job in jobs]
+        if self.directory is not None and (twice := next((n for n in names if names.count(n) > 1), None)):
+            raise GradDivError(f"two evaluations would both be written to {Path(twice).name}: leave one of them out")
+        process, files = self.process, [_Files(job, self.directory) for job in jobs]
+        # One process looks and tells the others, so that all deal out the same list even if files appear meanwhile.
+        todo = process.broadcast([(i, batch) for i, each in enumerate(files) for batch in each.missing()])
+        mine = [item for turn, item in enumerate(todo) if self.directory is None or turn % process.size == process.rank]
+        done, total = 0.0, float(sum(jobs[i].work for i, _ in mine))
+        for i, job in enumerate(jobs):
+            for batch in [batch for owner, batch in mine if owner == i]:
+
+                def advance(share: float, before: float = done, job: Job[R] = job) -> None:
+                    self.progress(before + share * job.work, total, job.label)
+
+                files[i].keep(batch, job.compute(job.slices[batch], advance))
+                done += job.work
+                self.progress(done, total, job.label)
+            if process.size == 1:
+                files[i].merge()
+        if process.size > 1 and self.directory is not None:
+            _wait_for([(files[i], batch) for i, batch in todo])
+        process.wait()
+        if process.writes:
+            for each in files:
+                each.merge()
+        process.wait()
+        return [each.result() for each in files]
+
+
+IN_MEMORY = Session()
+"""Nothing is stored, and nobody hears of the progress."""
+
+
+class _Files(Generic[R]):
+    """The files of a job.  What this process wrote or read of them it keeps, so that nothing is read again."""
+
+    def __init__(self, job: Job[R], directory: Path | None) -> None:
+        self.job, self.numbers = job, range(len(job.slices))
+        self.path = None if directory is None else directory / job.file
+        self.parts: dict[int, Arrays] = {}
+        self.record: R | None = None
+
+    def part(self, batch: int) -> Path:
+        """The file of a batch: the record itself where there is one batch only."""
+        assert self.path is not None
+        return self.path if len(self.numbers) == 1 else self.path.with_suffix(".parts") / f"{batch:05d}"
+
+    def count_missing(self) -> int:
+        """How many batches are not on disk, by the names of files alone."""
+        if self.path is None:
+            return len(self.numbers)
+        return 0 if self.path.exists() else sum(not self.part(batch).exists() for batch in self.numbers)
+
+    def missing(self) -> list[int]:
+        """Read what is on disk and return the other batches; files that another evaluation wrote are an error."""
+        if self.path is not None and self.path.exists():
+            self.record = self.job.record.made(self.job.description, self._read(self.path), str(self.path))
+            return []
+        if self.path is not None:
+            self.parts = {batch: self._read(self.part(batch)) for batch in self.numbers if self.part(batch).exists()}
+        return [batch for batch in self.numbers if batch not in self.parts]
+
+    def keep(self, batch: int, found: Arrays) -> None:
+        """Store the arrays of one batch."""
+        self.parts[batch] = found
+        if len(self.numbers) == 1:
+            self.merge()
+        elif self.path is not None:
+            store.make_directory(self.part(batch).parent)
+            store.write_arrays(self.part(batch), found, self.job.description)
+
+    def merge(self) -> None:
+        """Make the record of the batches and delete their files; an existing record stays."""
+        if self.record is None and (self.path is None or not self.path.exists()):
+            for batch in self.numbers:
+                if batch not in self.parts:
+                    self.parts[batch] = self._read(self.part(batch))
+            arrays = {name: np.concatenate([self.parts[i][name] for i in self.numbers]) for name in self.parts[0]}
+            source = self.job.label if self.path is None else str(self.path)
+            self.record = self.job.record.made(self.job.description, arrays, source)
+            if self.path is not None:
+                store.make_directory(self.path.parent)
+                store.write_arrays(self.path, arrays, self.job.description)
+        if self.path is not None:
+            shutil.rmtree(self.path.with_suffix(".parts"), ignore_errors=True)
+        self.parts = {}
+
+    def result(self) -> R:
+        """The record, which another process may have written."""
+        if self.record is None and self.path is None:
+            self.merge()
+        return self.record or self.job.record.load(self.path or Path())
+
+    def _read(self, path: Path) -> Arrays:
+        """The arrays of a file that this very job wrote."""
+        arrays, description = store.read_arrays(path)
+        if different := store.differences(self.job.description, description):
+            key, wanted, found = different[0]
+            raise GradDivError(
+                f"{self.path} was made with {key} = {found!r}, now it is {wanted!r}: "
+                "choose another directory with --out, or the settings of that one"
+            )
+        return arrays
+
+
+def _wait_for(todo: Sequence[tuple[_Files[R], int]]) -> None:
+    """Wait for the files of all processes.
+
+    A barrier would not do: it times out after minutes, and a batch of a long attack may take hours.
+    """
+    missing, since = todo, time.monotonic()
+    while left := [(files, batch) for files, batch in missing if not files.part(batch).exists()]:
+        if len(left) < len(missing):
+            missing, since = left, time.monotonic()
+        if time.monotonic() - since > PATIENCE:
+            files, batch = missing[0]
+            raise GradDivError(
+                f"batch {batch} of {files.path} and {len(missing) - 1} others are missing and for "
+                f"{PATIENCE / 3600:.3g} hours none has come: expected a directory that all processes share"
+            )
+        time.sleep(0.1)

@@ -1,0 +1,344 @@
+"""An experiment as typed settings: what is trained, on what, how.  Its hash names the run."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from inspect import Parameter
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+import graddiv.data
+from graddiv.data import SOURCES, Dataset
+from graddiv.diversity import REGULARIZERS
+from graddiv.errors import GradDivError, expected
+from graddiv.experiment.cost import TWO_CORES, duration, training_work
+from graddiv.networks import ARCHITECTURES, DEFENSES, Defense, Dirac, RandomizedNetwork, Rules, architecture
+from graddiv.objective import Adversary
+from graddiv.registries import MOST, Count, NotNegative, Positive, Range, Real, Whole, number
+from graddiv.seeding import fold
+
+Epochs = Annotated[int | float, BeforeValidator(number), Field(ge=0, le=MOST, allow_inf_nan=False)]
+Name = Annotated[str, Field(pattern=r"^[\w.+-]+$")]  #: part of the name of a directory
+
+
+def listed_in(registry: Mapping[str, object]) -> AfterValidator:
+    """For a string that must be one of the registry's names, those registered later included."""
+
+    def check(name: str) -> str:
+        if name not in registry:
+            raise PydanticCustomError("unlisted", "unknown name", {"known": list(registry)})
+        return name
+
+    return AfterValidator(check)
+
+
+class Section(BaseModel):
+    """One table of a recipe: frozen, and with no other keys than these."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class DataSection(Section):
+    """Which examples are trained on."""
+
+    name: Annotated[str, listed_in(SOURCES)]
+    examples: Count | None = None  #: train on the first ones, this many; all if absent
+
+
+class StartSection(Section):
+    """The trained network that training starts from."""
+
+    path: str  #: a run directory, or a safetensors file of parameters by name
+    sha256: str  #: of its parameters: another network at the same path is refused
+
+
+class NetworkSection(Section):
+    """The architecture, before any noise."""
+
+    architecture: Annotated[str, listed_in(ARCHITECTURES)]
+    width: Annotated[float, Range(ge=1e-3, le=64)] = 1.0  #: multiplies the number of channels
+    start: StartSection | None = Field(None, alias="from")  #: a trained network to start from
+
+
+class TrainingSection(Section):
+    """Adam and its schedule."""
+
+    epochs: Count
+    batch: Count = 128
+    lr: Positive = 1e-3
+    decays: tuple[Epochs, ...] = ()  #: after these epochs the learning rate is multiplied by decay
+    decay: Positive = 0.1
+    select: Literal["last", "best"] = "last"  #: the last epoch, or the best one on attacked validation data
+    checkpoint_every: Annotated[int, Range(ge=0, le=MOST)] = 0  #: epochs between checkpoints; 0: the last one alone
+
+
+class GradDivSection(Section):
+    """lam R_GradDiv(X; theta)."""
+
+    regularizer: Annotated[str, listed_in(REGULARIZERS)]
+    lam: NotNegative
+    n: Annotated[int, Range(ge=2, le=MOST)] = 3
+    warmup: Epochs = 0  #: epochs with lam = 0
+    rampup: Epochs = 0  #: epochs in which lam grows to its value
+    rampup_from: Literal["warmup", "start"] = "warmup"  #: from where rampup counts
+    at: Literal["clean", "adversarial"] = "clean"  #: the x at which gradients are compared
+    low_memory: bool = False
+
+
+class StageSection(Section):
+    """A further stage of training: it goes on from the network of the stage before, with a new Adam."""
+
+    epochs: Count
+    lr: Positive = 1e-3
+    decays: tuple[Epochs, ...] = ()  #: epochs since the stage began
+    decay: Positive = 0.1
+    adversary_n: Count | None = None  #: adversary.n in this stage, where it is another one
+    graddiv: GradDivSection | None = None
+
+
+class Experiment(Section):
+    """What `graddiv train` does, all of it: two experiments that are equal end in the same bits.
+
+    `parse` makes one; its model also has a field for each registered defense, which is that section of the recipe.
+    """
+
+    method: Name = "custom"  #: the name of the defense in tables
+    scale: Name = "custom"  #: paper, quick, demo: at which scale the paper's setting is followed
+    seed: Whole = 0
+    data: DataSection
+    network: NetworkSection
+    training: TrainingSection
+    adversary: Adversary | None = None
+    graddiv: GradDivSection | None = None
+    stages: tuple[StageSection, ...] = ()  #: stages of training after the first
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> "Experiment":
+        if len(self.defense_sections) > 1:
+            names = " and ".join(self.defense_sections)
+            raise ValueError(f"the sections {names} exclude each other: a network has one defense")
+        for g in (stage.graddiv for stage in self.schedule if stage.graddiv is not None):
+            if not self.random:
+                random = [name for name, defense in DEFENSES.items() if defense.random]
+                raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(random)}")
+            if g.at == "adversarial" and self.adversary is None:
+                raise ValueError("graddiv.at is 'adversarial', which needs the section adversary")
+        if self.adversary is None and any(stage.adversary_n is not None for stage in self.stages):
+            raise ValueError("a stage has adversary_n, which needs the section adversary")
+        return self
+
+    @property
+    def defense_sections(self) -> dict[str, Section]:
+        """The sections of defenses that the recipe has."""
+        return {name: section for name in DEFENSES if (section := getattr(self, name, None)) is not None}
+
+    @property
+    def _defense(self) -> tuple[Defense, dict[str, Any]]:
+        """What makes the network random, with its settings."""
+        found = [(DEFENSES[name], dict(section)) for name, section in self.defense_sections.items()]
+        return found[0] if found else (Defense(Dirac, random=False), {})
+
+    @property
+    def random(self) -> bool:
+        """Whether the network has noise."""
+        return self._defense[0].random
+
+    @property
+    def rules(self) -> Rules:
+        """How the network is trained."""
+        defense, settings = self._defense
+        return defense.rules_of(settings)
+
+    @property
+    def schedule(self) -> tuple[StageSection, ...]:
+        """All stages; the first is what the sections training and graddiv say."""
+        t = self.training
+        first = StageSection(epochs=t.epochs, lr=t.lr, decays=t.decays, decay=t.decay, graddiv=self.graddiv)
+        return (first, *self.stages)
+
+    @property
+    def first_stages(self) -> list["Experiment"]:
+        """The trainings of its first stages alone, the longest first; a finished one is taken over, bit for bit."""
+        return [self.model_copy(update={"stages": self.stages[:count]}) for count in reversed(range(len(self.stages)))]
+
+    def adversary_of(self, stage: StageSection) -> Adversary | None:
+        """The adversary of training in one of the stages."""
+        if self.adversary is None or stage.adversary_n is None:
+            return self.adversary
+        return replace(self.adversary, n=stage.adversary_n)
+
+    @property
+    def epochs(self) -> int:
+        """Of all stages together."""
+        return sum(stage.epochs for stage in self.schedule)
+
+    @property
+    def regularization(self) -> GradDivSection | None:
+        """GradDiv as the last stage that has it trains with it."""
+        return next((stage.graddiv for stage in reversed(self.schedule) if stage.graddiv is not None), None)
+
+    @property
+    def lam(self) -> float:
+        """The weight of GradDiv in training; 0 without it."""
+        return self.regularization.lam if self.regularization else 0.0
+
+    def with_graddiv(self, **changes: Any) -> "Experiment":
+        """The same with other settings of GradDiv, in the stage that has it."""
+        values = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        table = next(table for table in reversed([values, *values["stages"]]) if "graddiv" in table)
+        table["graddiv"] |= changes
+        return type(self).model_validate(values)
+
+    def dump(self) -> dict[str, Any]:
+        """All settings, as JSON has them."""
+        return self.model_dump(mode="json", by_alias=True)
+
+    @property
+    def digest(self) -> str:
+        """Names the run: equal trainings have equal digests, whatever their names and the path they start from.
+
+        Settings at their defaults are left out, so that a new setting does not rename old runs.
+        """
+        labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
+        values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+
+    @property
+    def run_name(self) -> str:
+        """The directory of the run below --out, if it is not given another one."""
+        return f"{self.data.name}-{self.method}-{self.scale}-{self.digest}"
+
+    @property
+    def work(self) -> float:
+        """Multiplications that training takes, about."""
+        return training_work(self)
+
+    @property
+    def cost(self) -> str:
+        """The time training takes on two CPU cores, about."""
+        return duration(self.work / TWO_CORES)
+
+    def to_toml(self) -> str:
+        """The recipe, complete: what is absent is off."""
+        values = self.model_dump(mode="json", by_alias=True, exclude_none=True)
+        last = {key: values.pop(key) for key in ("graddiv", "stages") if key in values}  # after the defense it needs
+        return _toml(values | last).lstrip("\n")
+
+    def training_set(self, root: str | None = None) -> Dataset:
+        """The examples it trains on; `root` is the folder of the official files, by default looked for."""
+        data, wanted = graddiv.data.load(self.data.name, "train", root), self.data.examples
+        if wanted is not None and wanted > len(data):
+            raise GradDivError(f"data.examples is {wanted}, but {self.data.name} has {len(data)} training examples")
+        return data if wanted is None else data.take(slice(0, wanted))
+
+    def validation_set(self, root: str | None = None) -> Dataset | None:
+        """The held-out examples by which the best epoch is chosen; None where the last one is taken."""
+        return graddiv.data.load(self.data.name, "validation", root) if self.training.select == "best" else None
+
+    def build(self, data: Dataset | None = None, root: str | None = None) -> RandomizedNetwork:
+        """F as it is before training.
+
+        `data` is the training set, from which mixup inference takes its partners; where it is not given it is read
+        from `root`, and only if the network needs it.
+        """
+        name, width = self.network.architecture, self.network.width
+
+        def members(k: int) -> list[Any]:
+            addresses = [("init",), *(("init", i) for i in range(1, k))]
+            return [architecture(name, width, seed=fold(self.seed, *address)) for address in addresses]
+
+        defense, settings = self._defense
+        provided = {
+            "module": lambda: members(1)[0],
+            "members": lambda: members,
+            "input_shape": lambda: SOURCES[self.data.name].shape,
+            "examples": lambda: self.training_set(root) if data is None else data,
+        }
+        return defense.build(settings, provided)
+
+
+@cache
+def _with_sections(defenses: tuple[tuple[str, Defense], ...]) -> type[Experiment]:
+    """Experiment with a section for each defense: its settings, as its factory's and rules' signatures have them."""
+    sections: dict[str, Any] = {}
+    for name, defense in defenses:
+        fields: dict[str, Any] = {}
+        for p in defense.settings().values():
+            annotation = {float: Real, int: Whole, Parameter.empty: Any}.get(p.annotation, p.annotation)
+            fields[p.name] = (annotation, ... if p.default is Parameter.empty else p.default)
+        sections[name] = (create_model(name, __base__=Section, **fields) | None, None)
+    return create_model("Experiment", __base__=Experiment, __doc__=Experiment.__doc__, **sections)
+
+
+def _toml(table: Mapping[str, Any], prefix: str = "") -> str:
+    """A table as TOML: its values, then the tables in it."""
+    parts = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
+    nested = {key: table[key] for key, each in parts.items() if each and isinstance(each[0], dict)}
+    lines = [f"{key} = {_toml_value(value)}\n" for key, value in table.items() if key not in nested and value != []]
+    for key, value in nested.items():
+        name = f"{prefix}{key}"
+        for part in parts[key]:
+            heading = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
+            lines.append(f"\n{heading}\n{_toml(part, f'{name}.')}")
+    return "".join(lines)
+
+
+def _toml_value(value: object) -> str:
+    """A value that is no table, which TOML writes as JSON does."""
+    text = json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of escapes for one character
+    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+
+
+def parse(values: Mapping[str, Any], source: str) -> Experiment:
+    """The experiment that these tables describe, or all of their mistakes at once."""
+    model = _with_sections(tuple(DEFENSES.items()))
+    try:
+        return model.model_validate(values)
+    except ValidationError as error:
+        mistakes = [_explained(dict(e), model) for e in error.errors()]
+        count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+        raise GradDivError("\n  ".join([f"{source} has {count}:", *mistakes])) from None
+
+
+def _explained(error: dict[str, Any], model: type[Experiment]) -> str:
+    """One mistake in tables that should make this model: where, what was found, what was expected."""
+    where, found = ".".join(map(str, error["loc"])), repr(error["input"])
+    found = found if len(found) <= 200 else f"{found[:200]}..."
+    match error["type"]:
+        case "extra_forbidden" | "unexpected_keyword_argument":
+            known = map(str, _fields(model, error["loc"][:-1]))
+            return f"{where}: there is no such key, {expected(str(error['loc'][-1]), known)}"
+        case "missing":
+            return f"{where}: is missing"
+        case "literal_error":
+            choices = get_args(_fields(model, error["loc"][:-1])[error["loc"][-1]])
+            return f"{where} is {found}, {expected(str(error['input']), choices)}"
+        case "unlisted":
+            return f"{where} is {found}, {expected(str(error['input']), error['ctx']['known'])}"
+        case "value_error":
+            return f"{where}: {error['ctx']['error']}" if where else str(error["ctx"]["error"])
+        case _:
+            return f"{where} is {found}: {error['msg'][0].lower()}{error['msg'][1:]}"
+
+
+def _fields(model: Any, location: Iterable[str | int]) -> dict[str | int, Any]:
+    """The keys, and what they may be, of the table at this location in the model of all tables."""
+    fields = {f.alias or name: f.annotation for name, f in model.model_fields.items()}
+    for key in (part for part in location if not isinstance(part, int)):  # the position in a list of tables
+        table = next(iter(get_args(fields[key])), fields[key])  # "Section | None", "tuple[Section, ...]" or "Section"
+        found = getattr(table, "model_fields", None) or table.__dataclass_fields__
+        fields = {getattr(f, "alias", None) or name: getattr(f, "annotation", None) for name, f in found.items()}
+    return fields

@@ -1,0 +1,76 @@
+"""Old names of modules and of what is in them: they work until 0.2 and warn with the new name."""
+
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from pkgutil import resolve_name
+from types import ModuleType
+
+#: Old dotted name -> new dotted name, of a module or of a name in one; more specific entries win.  A module whose names
+#: went to several places has them separated by blanks.
+MOVED: dict[str, str] = {
+    "graddiv.attacks.registry": "graddiv.attacks.suites",
+    "graddiv.auditing": "graddiv.evaluation.audit graddiv.evaluation.card graddiv.evaluation.budget",
+    "graddiv.directions": "graddiv.diversity",
+    "graddiv.directions.bounds": "graddiv.diversity.concentration",
+    "graddiv.directions.regularizers": "graddiv.diversity.regularizers",
+    "graddiv.directions.vmf": "graddiv.diversity.concentration",
+    "graddiv.experiment.AdversarySection": "graddiv.objective.Adversary",
+    "graddiv.experiment.DEFENSES": "graddiv.networks.DEFENSES",
+    "graddiv.registries.ARCHITECTURES": "graddiv.networks.ARCHITECTURES",
+    "graddiv.registries.Architecture": "graddiv.networks.architectures.Architecture",
+    "graddiv.registries.REGULARIZERS": "graddiv.diversity.REGULARIZERS",
+    "graddiv.rules": "graddiv.networks.defense graddiv.networks.weights",
+}
+
+
+def names_moved_from(module: str) -> Callable[[str], object]:
+    """The `__getattr__` of a module from which some names moved."""
+
+    def getattr_(name: str) -> object:
+        old = f"{module}.{name}"
+        if old not in MOVED:
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        _warn(old, MOVED[old])
+        return resolve_name(MOVED[old])
+
+    return getattr_
+
+
+def _warn(old: str, new: str) -> None:
+    warnings.warn(f"{old} is now {new.replace(' ', ', ')}", DeprecationWarning, stacklevel=3)
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds a module of the old name as an empty one that passes every name on to the new place."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        old = module.__name__
+        new = MOVED[old]
+        _warn(old, new)
+
+        def getattr_(name: str) -> object:
+            if (moved := MOVED.get(f"{old}.{name}")) is not None:
+                return resolve_name(moved)
+            # Python itself asks every module for names such as __file__, while others are being imported
+            for home in map(import_module, () if name.startswith("__") else new.split()):
+                if hasattr(home, name):
+                    return getattr(home, name)
+            raise AttributeError(f"module {old!r} has no attribute {name!r}")
+
+        module.__doc__ = f"Now {new}."
+        module.__getattr__ = getattr_  # type: ignore[method-assign]
+
+
+def install() -> None:
+    """Let the old names be imported."""
+    if not any(type(finder).__name__ == _Finder.__name__ for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())

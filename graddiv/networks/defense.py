@@ -1,0 +1,123 @@
+"""A defense: a function that makes a randomized network of a module, and the rules by which it is trained.
+
+The parameters of both are the settings of the defense, a section of the recipe that has its name.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from typing import Any, ClassVar, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from graddiv.losses import ce
+from graddiv.networks.randomized import Dirac, Noiseless, RandomizedNetwork
+from graddiv.registries import Registry, checked
+
+Factory = TypeVar("Factory", bound=Callable[..., RandomizedNetwork])
+
+
+class Minibatch(NamedTuple):
+    """What a step of training learns from."""
+
+    x: Tensor  #: the images, attacked ones too where training has an adversary
+    y: Tensor
+    ids: Tensor  #: the data-set index of each image, which addresses its randomness
+    seed: int  #: addresses all other randomness of the step
+    progress: float  #: the share of all steps that are done, in [0, 1)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How a network is trained: with the cross-entropy of a fresh draw, and nothing added to it."""
+
+    interpolated: ClassVar[bool] = False  #: whether training is on interpolated examples
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether training looks at each example together with its neighbour in the batch."""
+        return self.interpolated
+
+    @property
+    def passes(self) -> float:
+        """What the loss of an example costs, about, in forward passes of the architecture."""
+        return 3.0
+
+    def trained(self, F: RandomizedNetwork) -> RandomizedNetwork:
+        """The network that the loss and the inner adversary see: F, unless its noise is no part of training."""
+        return F
+
+    def losses(self, F: RandomizedNetwork, batch: Minibatch) -> Tensor:
+        """CE(f(x), y) for each example, with f drawn for this step; F is what `trained` returns."""
+        return ce(F.bind(F.draw(batch.seed, batch.ids))(batch.x), batch.y)
+
+    def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
+        """What training adds to the loss, by its name in the log; `examples` is the size of the training set."""
+        return {}
+
+
+class WithoutNoise(Rules):
+    """The network is trained without its noise."""
+
+    def trained(self, F: RandomizedNetwork) -> RandomizedNetwork:
+        return Dirac(F.module) if F.mean() is None else Noiseless(F)
+
+
+#: What a factory may ask for beside its settings: a network of the recipe's architecture, the shape of an image, a
+#: function that makes a list of k networks, the training set.
+PROVIDED = ("module", "input_shape", "members", "examples")
+
+
+class Defense(NamedTuple):
+    """How a network is made, and how it is trained."""
+
+    factory: Callable[..., RandomizedNetwork]
+    rules: Callable[..., Rules] = Rules
+    random: bool = True  #: whether there is noise
+
+    def settings(self) -> dict[str, Parameter]:
+        """The parameters of the factory and of the rules that a recipe sets; a shared name goes to both."""
+        both = {**_parameters(self.factory), **_parameters(self.rules)}
+        return {name: p for name, p in both.items() if name not in PROVIDED}
+
+    def build(self, settings: Mapping[str, Any], provided: Mapping[str, Callable[[], Any]]) -> RandomizedNetwork:
+        """F before training; of `provided`, only what the factory asks for is made."""
+        wanted = _parameters(self.factory)
+        made = {name: make() for name, make in provided.items() if name in wanted}
+        return self.factory(**made, **{name: value for name, value in settings.items() if name in wanted})
+
+    def rules_of(self, settings: Mapping[str, Any]) -> Rules:
+        """The rules with these settings."""
+        wanted = _parameters(self.rules)
+        return self.rules(**{name: value for name, value in settings.items() if name in wanted})
+
+
+DEFENSES: Registry[Defense] = Registry("defense")  #: by the name of their section in a recipe
+
+
+def defense(name: str, rules: Callable[..., Rules] = Rules, *, random: bool = True) -> Callable[[Factory], Factory]:
+    """Register a factory as the defense `name`, and let it check its settings.
+
+        @defense("shifts")
+        def shifts(module, most: Count = 2): ...
+
+    name: its section in a recipe.
+    rules: a dataclass of `Rules`, whose fields are settings too.
+    random: whether the network has noise.
+    """
+
+    def register(factory: Factory) -> Factory:
+        DEFENSES[name] = Defense(checked(factory), rules, random)
+        return DEFENSES[name].factory  # type: ignore[return-value]
+
+    return register
+
+
+def _parameters(of: Callable[..., Any]) -> Mapping[str, Parameter]:
+    return signature(of, eval_str=True).parameters
+
+
+def neighbours(b: int, device: torch.device) -> Tensor:
+    """For each of b rows its neighbour: the same however many processes share the batch, in even parts."""
+    return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)

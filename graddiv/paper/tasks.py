@@ -1,0 +1,186 @@
+"""What a request asks for, task by task: train a run, or measure something of it; what is on disk is not done again."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from graddiv import store
+from graddiv.data import load
+from graddiv.distributed import Process
+from graddiv.errors import GradDivError
+from graddiv.evaluation import Target, target_of
+from graddiv.evaluation.behaviours import checklist, settings_of
+from graddiv.evaluation.budget import BUDGETS, Budget
+from graddiv.evaluation.measurements import MEASUREMENTS
+from graddiv.evaluation.robustness import attack_job
+from graddiv.evaluation.run import Job, Session
+from graddiv.experiment import forward_work, multiplications_per_second, training_seconds
+from graddiv.networks import Dirac, RandomizedNetwork, bayesian
+from graddiv.paper.entries import Need
+from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
+from graddiv.paper.planning import Request, epochs_taken_over
+from graddiv.paper.shipped import shipped
+from graddiv.progress import Listener, Progress, silent
+from graddiv.report.plan import copy_run
+from graddiv.runs import CHECKLIST, Run
+from graddiv.training import train
+from graddiv.training.start import first_stages_beside
+
+
+@dataclass(frozen=True)
+class Task:
+    """One thing to do: train a run, or measure something of it."""
+
+    compared: ComparedRun
+    directory: Path
+    need: Need | None  #: None: train it
+    taken_over: int = 0  #: epochs that training copies from a run that is planned before it
+
+    @property
+    def label(self) -> str:
+        """What it does, for the list of tasks."""
+        experiment = self.compared.experiment
+        name = f"{self.compared.title} on {experiment.data.name}"
+        if experiment.regularization is not None:
+            name += f" (lambda {experiment.lam:g})"
+        if experiment.seed:
+            name += f", seed {experiment.seed}"
+        if self.need is None:
+            return f"copy {name}, which comes with the package" if self.compared.shipped else f"train {name}"
+        return f"measure {self.need} of {name}"
+
+    @property
+    def run(self) -> Run:
+        """The run directory."""
+        return Run(self.directory)
+
+    @property
+    def records(self) -> Path:
+        """Where the records of what is measured go."""
+        assert self.need is not None
+        return self.run.records / self.need.set
+
+
+def tasks_of(request: Request, runs: Path) -> list[Task]:
+    """Every task that the request needs, each once, run by run."""
+    tasks, before = list[Task](), set[str]()
+    for name, (compared, needs) in request.needs().items():
+        taken_over = epochs_taken_over(compared.experiment, before)
+        tasks += [Task(compared, runs / name, need, taken_over) for need in (None, *needs)]
+        before |= set() if compared.shipped else {compared.experiment.digest}
+    return tasks
+
+
+class TaskRunner:
+    """Carries tasks out, in this process or with others, on one device; test data is loaded once.
+
+    checklist: what is spent on the checklist; if not given, as much as on the suite of attacks.
+    """
+
+    def __init__(self, process: Process, data_root: str | None = None, checklist: Budget | None = None) -> None:
+        self.process, self.data_root, self.checklist = process, data_root, checklist
+        self._load = cache(lambda name: load(name, "test", data_root))
+        self._networks: dict[Path, RandomizedNetwork] = {}  # of the run measured last
+
+    def seconds(self, task: Task) -> float:
+        """What is left to do of a task, about, on this machine; its architecture is tried for two seconds."""
+        experiment, device = task.compared.experiment, str(self.process.device)
+        if task.need is None:
+            if task.compared.shipped:
+                return 0.0
+            done = task.run.epochs_done or task.taken_over
+            if not done and (beside := first_stages_beside(experiment, task.run)) is not None:
+                done = beside.epochs_done
+            return training_seconds(experiment, device, done) / self.process.size
+        target = self._target(task, _stand_in(experiment.random))
+        if task.need.name == CHECKLIST_NEED:
+            passes = 0.0 if self._checked(task) else _checklist_passes(self._checklist(task), len(target.data))
+        else:
+            left = Session(task.records).left
+            passes = sum(left(job) * job.work * min(job.batch, job.examples) for job in _jobs(task, target))
+        if not passes:
+            return 0.0
+        speed = multiplications_per_second(experiment, device) * self.process.size
+        return passes * forward_work(experiment.network) / speed
+
+    def carry_out(self, task: Task, *, listeners: Sequence[Listener] = (), progress: Progress = silent) -> None:
+        """Train, or make the records that are missing."""
+        experiment, process = task.compared.experiment, self.process
+        if task.need is None and task.compared.shipped:
+            if process.writes and not task.run.finished:
+                copy_run(shipped(experiment.method), task.run)
+            process.wait()
+        elif task.need is None:
+            device = str(process.device)
+            train(experiment, task.directory, data_root=self.data_root, device=device, listeners=listeners)
+        else:
+            target = self._target(task, self._trained(task.run))
+            with Session.open(task.records, process, progress) as session:
+                if task.need.name == CHECKLIST_NEED:
+                    checklist(target, task.compared.radius, session, budget=self._checklist(task))
+                else:
+                    session.run(_jobs(task, target))
+
+    def _trained(self, run: Run) -> RandomizedNetwork:
+        """The network of a run; that of the run measured last is not built again."""
+        if run.path not in self._networks:
+            self._networks = {run.path: run.network(self.data_root)}
+        return self._networks[run.path]
+
+    def _target(self, task: Task, F: RandomizedNetwork) -> Target:
+        """A network and the run's test examples."""
+        assert task.need is not None
+        compared = task.compared
+        data = self._load(compared.judged_on or compared.experiment.data.name)
+        examples = min(filter(None, (task.need.examples, compared.budget.examples)), default=None)
+        batch, device = compared.budget.batch, self.process.device
+        return target_of(compared.experiment, F, data=data, examples=examples, batch=batch, device=device)
+
+    def _checklist(self, task: Task) -> Budget:
+        return self.checklist or BUDGETS["checklist"][task.compared.budget.checklist]
+
+    def _checked(self, task: Task) -> bool:
+        """Whether the checklist was gone through, with these very settings."""
+        path = task.records / CHECKLIST
+        found = store.read_json(path) if path.exists() else {}
+        wanted = (task.compared.radius, settings_of(self._checklist(task)))
+        return (found.get("epsilon"), found.get("settings")) == wanted
+
+
+@cache
+def _stand_in(random: bool) -> RandomizedNetwork:
+    """A small network, with or without noise, for estimates: the work left depends on nothing else."""
+    return bayesian(nn.LayerNorm(1), 0.1) if random else Dirac(nn.Identity())
+
+
+def _jobs(task: Task, target: Target) -> Sequence[Job[Any]]:
+    """The records that a measurement is made of."""
+    assert task.need is not None
+    compared, need = task.compared, task.need.name
+    if need in ATTACKED:
+        return [attack_job(target, cell) for cell in compared.cells(need)]
+    return MEASUREMENTS[need].jobs(target, compared.measured_at(need), compared.budget)
+
+
+def _checklist_passes(budget: Budget, examples: int) -> float:
+    """Forward-equivalents for all examples, about."""
+    pgd = 2 * budget.n * budget.m
+    sweeps = sum(budget.sweep_n) * budget.m + budget.n * sum(budget.sweep_m)
+    restarts = budget.n * budget.m * sum(budget.restarts)
+    steps = 2 * (sweeps + restarts) + pgd * (len(budget.radii) + 3) + 1.5 * budget.n * budget.queries
+    return examples * steps + min(budget.random_images, examples) * budget.random_points
+
+
+def claim(directory: Path, what: dict[str, object], force: bool) -> None:
+    """Make the directory this target's; a report of another one is not overwritten unless forced."""
+    store.make_directory(directory)
+    mark = directory / "reproduce.json"
+    if force:
+        mark.unlink(missing_ok=True)
+    elif not mark.exists() and any(directory.iterdir()):
+        raise GradDivError(f"{directory} is not empty and holds no report of ours: choose another --out, or --force")
+    store.write_once_or_match(mark, what)

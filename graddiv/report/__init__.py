@@ -1,0 +1,1 @@
+"""Tables, figures and pages, drawn from the records that a plan names; reads records, never models."""

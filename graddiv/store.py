@@ -1,0 +1,383 @@
+"""Files that survive a crash and tell when they are damaged: everything that graddiv reads or writes goes through here.
+
+Writes are atomic.  Readers take regular files only, of a reasonable size, in UTF-8 whatever the locale, and turn every
+failure into a `GradDivError`.  Checkpoints, records and lines of logs carry a checksum, which is verified.
+"""
+
+import errno
+import fcntl
+import hashlib
+import io
+import json
+import os
+import socket
+import stat
+import time
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar, cast
+
+import numpy as np
+import safetensors.numpy
+import safetensors.torch
+from torch import Tensor
+
+from graddiv.errors import GradDivError
+
+LARGEST = 1 << 34  #: Bytes of the largest file that is read.
+LARGEST_DOCUMENT = 1 << 26  #: Bytes of the largest JSON or TOML file.
+DEEPEST = 40  #: Nesting of the deepest document: code that follows deeper ones would exhaust the stack.
+WHAT_TO_DO = "; restore it from a copy, or delete it and run the command that made it again"
+
+Loaded = TypeVar("Loaded")
+
+# ---- whole files
+
+
+class MissingFileError(GradDivError):
+    """There is no file of this name."""
+
+
+def read(path: Path, limit: int = LARGEST) -> bytes:
+    """Return the content of a regular file of at most `limit` bytes."""
+    try:
+        with open(path, "rb", opener=_open_at_once) as file:
+            about = os.fstat(file.fileno())
+            regular = stat.S_ISREG(about.st_mode)
+            content = file.read() if regular and about.st_size <= limit else b""
+    except FileNotFoundError:
+        raise MissingFileError(f"there is no {path}") from None
+    except IsADirectoryError:
+        raise GradDivError(f"cannot read {path}: it is a directory, expected a regular file") from None
+    except (OSError, ValueError, MemoryError) as error:
+        raise GradDivError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
+    if not regular:
+        kinds = {"a FIFO": stat.S_ISFIFO, "a device": stat.S_ISCHR, "a disk": stat.S_ISBLK}
+        kind = next((name for name, test in kinds.items() if test(about.st_mode)), "no file")
+        raise GradDivError(f"cannot read {path}: it is {kind}, expected a regular file")
+    if about.st_size > limit:
+        raise GradDivError(f"cannot read {path}: it has {about.st_size} bytes, expected at most {limit}")
+    return content
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without blocking: opening a FIFO would wait for a writer."""
+    return os.open(path, flags | os.O_NONBLOCK)
+
+
+def read_text(path: Path, limit: int = LARGEST) -> str:
+    """Return the content of a text file, which is UTF-8 whatever the locale."""
+    try:
+        return read(path, limit).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise GradDivError(f"cannot read {path}: it is no UTF-8 text ({error.reason} at byte {error.start})") from None
+
+
+def write(path: Path, content: bytes) -> None:
+    """Write the file completely or not at all: a temporary file beside it is written, flushed to disk, and renamed."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    kept = "; the file from before is untouched" if path.exists() else ""
+    try:
+        with writes_to(path, kept):
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            directory = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(directory)  # else a crash could undo the rename
+            finally:
+                os.close(directory)
+    except GradDivError:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+
+
+@contextmanager
+def writes_to(path: Path, kept: str = "") -> Iterator[None]:
+    """Turn the system's error about a full or read-only disk into one that names the file, and what is `kept`."""
+    try:
+        yield
+    except OSError as error:
+        raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
+
+
+def is_directory(path: Path) -> bool:
+    """Whether this is a directory; False for a name that no file can have."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
+
+
+def make_directory(path: Path) -> None:
+    """Make the directory and the ones above it, where they do not exist."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise GradDivError(f"cannot make the directory {path}: {error.strerror}") from error
+
+
+# ---- JSON and TOML
+
+
+def write_json(path: Path, value: object) -> None:
+    """Write a JSON file atomically."""
+    write(path, (json.dumps(value, indent=2) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a JSON file, which must hold an object."""
+    return parse_json(read_text(path, LARGEST_DOCUMENT), str(path))
+
+
+def parse_json(text: str, source: str) -> dict[str, Any]:
+    """The object that a JSON text describes; error messages name `source`."""
+    return _parse(json.loads, text, source, "JSON")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file."""
+    return parse_toml(read_text(path, LARGEST_DOCUMENT), str(path))
+
+
+def parse_toml(text: str, source: str) -> dict[str, Any]:
+    """The tables that a TOML text describes; error messages name `source`."""
+    return _parse(tomllib.loads, text, source, "TOML")
+
+
+def _parse(loads: Callable[[str], object], text: str, source: str, language: str) -> dict[str, Any]:
+    too_deep = GradDivError(f"cannot read {source}: it is nested deeper than {DEEPEST} levels")
+    try:
+        value = loads(text)
+    except RecursionError:
+        raise too_deep from None
+    except (ValueError, OverflowError) as error:
+        raise GradDivError(f"cannot read {source} as {language}: {str(error).splitlines()[0]}") from None
+    level = [value]
+    for _ in range(DEEPEST):
+        level = [part for whole in level for part in _parts(whole)]
+    if level:
+        raise too_deep
+    if not isinstance(value, dict):
+        raise GradDivError(f"cannot read {source}: it holds {type(value).__name__} {value!r:.40}, expected an object")
+    return value
+
+
+def _parts(whole: object) -> list[Any]:
+    return list(whole.values()) if isinstance(whole, dict) else whole if isinstance(whole, list) else []
+
+
+def write_once_or_match(
+    path: Path, expected: Mapping[str, object], normalize: Callable[[Any], Mapping[str, object]] = dict
+) -> None:
+    """Write `expected` as JSON if the file is new; otherwise refuse to go on unless it holds the same.
+
+    `normalize` brings what an earlier version wrote into the form of `expected`.
+    """
+    if not path.exists():
+        write_json(path, expected)
+    elif different := differences(normalize(read_json(path)), json.loads(json.dumps(expected))):
+        key, found, wanted = different[0]
+        more = f" (and {len(different) - 1} more keys)" if len(different) > 1 else ""
+        raise GradDivError(
+            f"{path.parent} was made with {key} = {found!r}, now it is {wanted!r}{more}: "
+            "choose another directory with --out, or the settings of that one"
+        )
+
+
+def differences(found: object, wanted: object, key: str = "") -> list[tuple[str, object, object]]:
+    """Return (key, value found, value wanted) for every place at which two JSON values differ."""
+    if isinstance(found, dict) and isinstance(wanted, dict):
+        a, b = cast("dict[str, object]", found), cast("dict[str, object]", wanted)
+        return [d for k in {**a, **b} for d in differences(a.get(k), b.get(k), f"{key}.{k}" if key else k)]
+    return [] if found == wanted else [(key, found, wanted)]
+
+
+# ---- locks: the system frees those of dead processes
+
+LOCK = ".lock"  #: The file in a directory whose lock its writer holds.
+
+
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Be the only writer of a directory, and delete the temporary files that killed writers left."""
+    make_directory(directory)
+    with file_lock(directory / LOCK):
+        for parent, below, names in os.walk(directory):  # without directories below that have a lock of their own
+            below[:] = [name for name in below if not Path(parent, name, LOCK).exists()]
+            for name in names:
+                if name.startswith(".") and name.endswith(".tmp"):
+                    with writes_to(Path(parent, name)):
+                        Path(parent, name).unlink(missing_ok=True)
+        yield
+
+
+@contextmanager
+def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock on this file; if another process has it, wait for it or raise an error.
+
+    The file must not be a link: what it leads to would be overwritten.
+    """
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        raise GradDivError(f"cannot write into {path.parent}: {error.strerror}") from error
+    with os.fdopen(handle, "r+b", buffering=0) as file:
+        if wait:
+            fcntl.flock(file, fcntl.LOCK_EX)
+        elif not _try_lock(file):
+            time.sleep(0.05)  # try again, since is_locked of another process holds the lock for a moment
+            if not _try_lock(file):
+                owner = file.read(200).decode("utf-8", "replace").strip() or "another process"
+                raise GradDivError(
+                    f"{path.parent} is being written by {owner}: wait for it to end, or choose another directory with "
+                    "--out"
+                )
+        with writes_to(path):
+            file.truncate(0)
+            file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
+
+
+def is_locked(directory: Path, name: str = LOCK) -> bool:
+    """Whether a process holds the lock of the directory, by default that of its writer."""
+    try:
+        with open(directory / name, "rb", buffering=0, opener=_open_at_once) as file:
+            return not _try_lock(file, fcntl.LOCK_SH)
+    except FileNotFoundError:
+        return False
+    except OSError as error:
+        raise GradDivError(f"cannot read {directory / name}: {error.strerror}") from error
+
+
+def _try_lock(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> bool:
+    """Take the lock if nobody has it, and return whether that worked."""
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+# ---- arrays and their description in one file: safetensors, a JSON header and raw bytes, which run no code when read.
+# The header also holds a sha256 of the whole file, computed with zeros in its own place: of the values, and of the
+# names, types and shapes that say how to read them.
+
+DESCRIPTION, CHECKSUM = "graddiv", "sha256"  #: Keys in the header's metadata.
+UNKNOWN = "0" * 64  #: Stands for the checksum while it is computed.
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mapping[str, object]) -> None:
+    """Write torch tensors and their description as one file."""
+    # copies, because safetensors stores neither other memory formats nor two names of the same storage
+    plain = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    write(path, _with_description(safetensors.torch.save(plain), description))
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Read what `write_tensors` wrote."""
+    return _read_described(safetensors.torch.load, path)
+
+
+def read_state(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file of parameters by name, whoever wrote it."""
+    content = read(path)
+    metadata = _metadata(content, path, f"cannot read {path} as safetensors")
+    if CHECKSUM in metadata and DESCRIPTION in metadata:
+        _verify(content, metadata[CHECKSUM], path)
+    return _loaded(safetensors.torch.load, content, path)
+
+
+def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], description: Mapping[str, object]) -> None:
+    """Write NumPy arrays and their description as one file."""
+    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
+    write(path, _with_description(safetensors.numpy.save(plain), description))
+
+
+def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Read what `write_arrays` wrote."""
+    return _read_described(safetensors.numpy.load, path)
+
+
+def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
+    """Return these arrays of a user's .npz file, or all if no name is given."""
+    content = read(path)
+    if not content.startswith(b"PK"):  # else NumPy takes it for a pickle, or for a single array
+        raise GradDivError(f"cannot read {path}: it is no .npz file, expected one that numpy.savez wrote")
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+            found = {name: archive[name] for name in names or archive.files if name in archive.files}
+    except Exception as error:  # zip, its compression and the header of an array each have errors of their own
+        raise GradDivError(f"cannot read {path} as .npz: {error}") from None
+    if missing := [name for name in names if name not in found]:
+        raise GradDivError(f"{path} lacks the array {missing[0]!r}")
+    return found
+
+
+def _with_description(content: bytes, description: Mapping[str, object]) -> bytes:
+    """Add a description and the checksum to the header of a safetensors file."""
+    # by hand, since safetensors would write the two in a random order, and equal files must have equal bytes
+    length = int.from_bytes(content[:8], "little")
+    metadata = {DESCRIPTION: json.dumps(description), CHECKSUM: UNKNOWN}
+    header = json.dumps({"__metadata__": metadata, **json.loads(content[8 : 8 + length])}, separators=(",", ":"))
+    padded = header.encode().ljust(-(-len(header.encode()) // 8) * 8)
+    begin, data = len(padded).to_bytes(8, "little") + padded, memoryview(content)[8 + length :]
+    return b"".join([begin.replace(_field(UNKNOWN), _field(_digest(begin, data)), 1), data])
+
+
+def _read_described(load: Callable[[bytes], Loaded], path: Path) -> tuple[Loaded, dict[str, Any]]:
+    """The arrays and the description of a file; refuses one that graddiv did not write, or that has changed since."""
+    content = read(path)
+    metadata = _metadata(content, path, f"{path} is not a file that graddiv wrote")
+    if metadata.keys() != {DESCRIPTION, CHECKSUM}:
+        raise GradDivError(f"{path} is not a file that graddiv wrote")
+    _verify(content, metadata[CHECKSUM], path)
+    return _loaded(load, content, path), parse_json(str(metadata[DESCRIPTION]), str(path))
+
+
+def _metadata(content: bytes, path: Path, complaint: str) -> dict[str, Any]:
+    """The metadata of the header; refuses a file that is not as long as the header says."""
+    length = int.from_bytes(content[:8], "little")
+    try:
+        header = parse_json(content[8 : 8 + length].decode("utf-8"), str(path))
+        metadata = header.pop("__metadata__", {})
+        expected = 8 + length + int(max((entry["data_offsets"][1] for entry in header.values()), default=0))
+    except (ValueError, LookupError, TypeError, OverflowError):
+        raise GradDivError(complaint) from None
+    if not isinstance(metadata, dict):
+        raise GradDivError(complaint)
+    if len(content) != expected:
+        raise GradDivError(f"{path} is damaged: it has {len(content)} bytes where {expected} were expected{WHAT_TO_DO}")
+    return metadata
+
+
+def _verify(content: bytes, checksum: object, path: Path) -> None:
+    length = 8 + int.from_bytes(content[:8], "little")
+    found = _digest(content[:length].replace(_field(str(checksum)), _field(UNKNOWN), 1), memoryview(content)[length:])
+    if found != checksum:
+        was, wanted = found[:10], str(checksum)[:10]
+        raise GradDivError(f"{path} is damaged: its content has sha256 {was}, expected {wanted}{WHAT_TO_DO}")
+
+
+def _loaded(load: Callable[[bytes], Loaded], content: bytes, path: Path) -> Loaded:
+    try:
+        return load(content)
+    except Exception as error:  # a header that contradicts itself can raise anything
+        raise GradDivError(f"cannot read {path} as safetensors: {error}") from None
+
+
+def _field(checksum: str) -> bytes:
+    return f'"{CHECKSUM}":"{checksum}"'.encode()
+
+
+def _digest(begin: bytes, data: memoryview) -> str:
+    digest = hashlib.sha256(begin)
+    digest.update(data)
+    return digest.hexdigest()
