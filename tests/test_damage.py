@@ -162,6 +162,7 @@ def test_documents_that_are_none(content: str, message: str, tmp_path: Path) -> 
         Run(tmp_path).check_format()
 
 
+@pytest.mark.slow
 def test_files_are_utf_8_whatever_the_locale(tmp_path: Path) -> None:
     """Recipes with comments in Greek are read, and tables with signs beyond ASCII are printed."""
     (tmp_path / "mine.toml").write_text("# λ = 1\n" + EXPERIMENT.to_toml(), encoding="utf-8")

@@ -70,6 +70,7 @@ def test_every_old_name_leads_to_something(old: str) -> None:
         assert moved.resolve_name(new) is not None
 
 
+@pytest.mark.slow
 def test_an_old_name_may_be_the_first_import() -> None:
     """While torch is imported, it asks all modules where they lie."""
     code = "from graddiv.auditing import Audit, Budget, audit; print(*(n.__module__ for n in (audit, Audit, Budget)))"

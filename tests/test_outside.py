@@ -33,6 +33,7 @@ def test_one_of_each_kind_from_a_recipe_to_a_report(tmp_path: Path) -> None:
     assert {"attacks-eps0.1.md", "brightness.md", "training-concentration.svg"} <= made
 
 
+@pytest.mark.slow
 def test_a_check_of_another_package_is_found() -> None:
     code = "from graddiv.evaluation.inspection import CHECKS; print(CHECKS['small_logits'].title)"
     path = os.pathsep.join(map(str, (ROOT, OUTSIDE)))

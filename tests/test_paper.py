@@ -133,6 +133,7 @@ def test_a_task_is_planned_once_and_training_comes_first() -> None:
         seen.add(task.directory)
 
 
+@pytest.mark.slow
 def test_demos_and_the_study_do_not_share_run_directories() -> None:
     """They judge the same two networks on other digits, and a copy in half precision is not a training."""
     requests = [
@@ -157,6 +158,7 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
         Request(entries_of("study-seeds"), "demo")
 
 
+@pytest.mark.slow
 def test_items_of_several_entries_say_what_they_look_into() -> None:
     alone = Request(entries_of("study-longer"), "quick").report(Path("runs"))
     assert {item.about for item in alone.items} == {""}
@@ -206,6 +208,7 @@ def test_files_of_others_are_not_overwritten(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_tiny")
+@pytest.mark.slow
 def test_one_figure_from_nothing_to_its_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     page = reproduced(["scatter"], tmp_path, monkeypatch)
     assert page.read_text().startswith("<!DOCTYPE html>")
@@ -215,6 +218,7 @@ def test_one_figure_from_nothing_to_its_files(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("_tiny")
+@pytest.mark.slow
 def test_estimates_build_nothing_and_each_run_is_built_once_for_training_and_once_for_all_that_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

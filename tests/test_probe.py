@@ -2,6 +2,7 @@
 
 import time
 
+import pytest
 import torch
 
 from graddiv.experiment import TWO_CORES, forward_work, multiplications_per_second, training_seconds
@@ -9,6 +10,7 @@ from graddiv.networks import architecture
 from graddiv.recipes import recipe
 
 
+@pytest.mark.slow
 def test_the_estimate_of_a_pass_is_about_what_a_pass_takes() -> None:
     experiment = recipe("mnist-mini/no-defense", "demo")
     speed = multiplications_per_second(experiment)

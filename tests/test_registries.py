@@ -143,6 +143,7 @@ def graddiv(*words: object) -> str:
 
 
 @pytest.mark.usefixtures("toys")
+@pytest.mark.slow
 def test_from_a_recipe_to_a_report(toy_recipe: Path, tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     said = graddiv("train", toy_recipe, "--out", run.path)
@@ -266,6 +267,7 @@ print("loudness" in MEASUREMENTS, "loudness" in RENDERERS)
 """
 
 
+@pytest.mark.slow
 def test_another_package_registers_through_an_entry_point(tmp_path: Path) -> None:
     """A distribution of two plugins, one of which is broken: that one is told of and left out."""
     (tmp_path / "loudness.py").write_text(PLUGIN)

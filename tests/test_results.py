@@ -64,6 +64,7 @@ def test_numbers_are_compared_with_a_tolerance_and_texts_to_the_letter(drawn: st
 
 
 @pytest.mark.parametrize(("target", "stored"), [("mnist-study", STUDY), ("zoo", ZOO)])
+@pytest.mark.slow
 def test_the_plan_is_what_the_declaration_makes_of_the_stored_runs(target: str, stored: Path) -> None:
     plan = Plan.load(stored)
     assert gathered(target, stored / RUNS)[0] == plan
@@ -74,6 +75,7 @@ def test_runs_to_draw_a_target_from_are_of_one_scale(tmp_path: Path) -> None:
         gathered("zoo", tmp_path)
 
 
+@pytest.mark.slow
 def test_networks_of_the_main_table_are_kept() -> None:
     stored = Plan.load(STUDY)
     _, wanted = gathered("mnist-study", STUDY / RUNS)
@@ -83,6 +85,7 @@ def test_networks_of_the_main_table_are_kept() -> None:
     assert all(not Run(Path(stored.runs[name].path)).network().training for name in kept)
 
 
+@pytest.mark.slow
 def test_passes_are_drawn_at_each_radius_that_was_measured_to_its_end(tmp_path: Path) -> None:
     stored = Plan.load(STUDY)
     for run in next(item.records for item in stored.items if item.renderer == "passes-sensitivity"):
@@ -296,6 +299,7 @@ def test_the_tables_of_benchmarks_are_those_of_the_stored_runs() -> None:
     assert written(page) == page, "python -m benchmarks.tables writes them again"
 
 
+@pytest.mark.slow
 def test_the_gpu_plan_is_the_arithmetic_of_today() -> None:
     page = gpu_plan.PAGE.read_text()
     assert gpu_plan.table(gpu_plan.RATE) in page, "python -m benchmarks.gpu_plan writes it again"

@@ -12,6 +12,7 @@ names = st.lists(st.one_of(st.integers(-(2**70), 2**70), st.text(max_size=8)), m
 
 
 @given(st.integers(), names, names)
+@pytest.mark.slow
 def test_addresses_fold_to_the_same_seed_only_if_equal(seed: int, a: list[int | str], b: list[int | str]) -> None:
     assert (fold(seed, *a) == fold(seed, *b)) == (a == b)
     assert 0 <= fold(seed, *a) < 2**63

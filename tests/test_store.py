@@ -192,6 +192,7 @@ def test_other_settings_are_refused_by_name(tmp_path: Path) -> None:
         store.write_once_or_match(path, {})
 
 
+@pytest.mark.slow
 def test_a_damaged_npz_is_refused_by_name(tmp_path: Path) -> None:
     path, x = tmp_path / "xs.npz", np.arange(30, dtype=np.float32)
     np.savez_compressed(path, x=x, y=x)

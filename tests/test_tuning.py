@@ -52,6 +52,7 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Watch:
     return Watch(monkeypatch)
 
 
+@pytest.mark.slow
 def test_a_grid_that_is_interrupted_goes_on_and_grows(watch: Watch, tmp_path: Path) -> None:
     watch.fails = {"kappa-1": KeyboardInterrupt}
     with pytest.raises(KeyboardInterrupt):
@@ -118,6 +119,7 @@ def test_a_trial_that_ends_while_it_is_looked_at_is_not_repeated(
     assert watch.trained == ["kappa-0.1"]
 
 
+@pytest.mark.slow
 def test_a_sampler_stays_between_the_lambdas(watch: Watch, tmp_path: Path) -> None:
     search = Search(("mean",), (0.1, 1.0), "tpe", trials=2)
     url = f"sqlite:///{tmp_path / 'shared.db'}"

@@ -137,6 +137,7 @@ def test_eot_raises_the_margin_of_the_ensemble_and_never_returns_the_clean_image
     assert (margin(judge.logits(0, x_adv), y) > margin(judge.logits(0, x), y)).double().mean() >= 0.75
 
 
+@pytest.mark.slow
 def test_it_comes_as_near_as_fab() -> None:
     module, x = convnet(nn.ReLU), images(10)
     y = module(x).argmax(1)

@@ -67,6 +67,7 @@ def test_projections_know_no_scale_and_no_nan(geometry: Geometry, dtype: torch.d
 
 @every_geometry
 @pytest.mark.parametrize(("near_the_box", "classes"), [(False, 2), (False, 4), (True, 2), (True, 4)])
+@pytest.mark.slow
 def test_on_a_linear_network_the_true_distance_is_found(geometry: Geometry, near_the_box: bool, classes: int) -> None:
     module, x, y, distance = with_distances(geometry, near_the_box, classes)
     free = -margin(module(x), y) / (module.weight[0] - module.weight[1]).norm(p=geometry.q)
@@ -110,6 +111,7 @@ def test_eot_raises_the_margin_of_the_ensemble_and_never_returns_the_clean_image
     assert margin(judge.logits(0, x_adv), y).mean() > margin(judge.logits(0, x), y).mean()
 
 
+@pytest.mark.slow
 def test_the_nearest_point_fools_the_ensemble_and_not_only_one_draw() -> None:
     F, x = bayesian(convnet(nn.ReLU), 0.05), images(12)
     judge = EOT(F, 50, seed=9)
@@ -135,6 +137,7 @@ class Sine(nn.Module):
         return torch.sin(8 * x)
 
 
+@pytest.mark.slow
 def test_restarts_find_no_farther_points() -> None:
     wave, x = convnet(Sine), images(4)
     y = wave(x).argmax(1)

@@ -34,6 +34,7 @@ def test_on_a_linear_network_the_true_distance_decides(geometry: Geometry) -> No
 
 @every_attack
 @pytest.mark.parametrize("kind", costly(KINDS))
+@pytest.mark.slow
 def test_the_loss_is_raised(kind: str, attack: Attack) -> None:
     x, y = images(5), labels(5)
     for view in views(kind):

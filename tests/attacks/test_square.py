@@ -35,6 +35,7 @@ def grey(b: int, *shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize(("kind", "geometry"), [*((kind, Linf()) for kind in KINDS), ("bayesian", L2())], ids=str)
+@pytest.mark.slow
 def test_the_loss_is_raised(kind: str, geometry: Geometry) -> None:
     F, x, y = network(kind), images(5), labels(5)
     epsilon = torch.tensor([0.0, 0.05, 0.1, 0.2, 0.3], dtype=torch.float64)
@@ -63,6 +64,7 @@ def test_more_queries_never_lower_the_loss(geometry: Geometry) -> None:
 
 
 @every_geometry
+@pytest.mark.slow
 def test_on_a_linear_network_the_true_distance_decides(geometry: Geometry) -> None:
     module = nn.Sequential(nn.Flatten(), nn.Linear(64, 2)).double()
     x = 0.5 + 0.05 * (images(6, shape=(1, 8, 8)) - 0.5)
@@ -101,6 +103,7 @@ def test_each_image_has_squares_of_its_own(geometry: Geometry) -> None:
     assert all(not torch.equal(one, other) for one, other in zip(asked[:, 0], asked[:, 1], strict=True))
 
 
+@pytest.mark.slow
 def test_every_pixel_is_as_likely_and_no_query_is_wasted() -> None:
     spy, b, m = Spy(), 8, 400
     Square(m=m, p_init=0.01)(Given([spy]), grey(b, 1, 6, 4), labels(b), 0.1)

@@ -84,6 +84,7 @@ def test_the_page(directory: Path, card: dict[str, Any]) -> None:
     assert len(re.findall("<h1", html)) == 1
 
 
+@pytest.mark.slow
 def test_a_second_run_computes_nothing_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = {path: path.stat().st_mtime_ns for path in directory.rglob("*.record")}
     card = (directory / "card.json").read_bytes()
@@ -134,6 +135,7 @@ def test_scoring_again_and_lowering(directory: Path, card: dict[str, Any], tmp_p
 
 
 @pytest.mark.parametrize("bounds", [(0.0, 1.0), (0.0, 255.0)])
+@pytest.mark.slow
 def test_a_network_in_double_precision_is_scored_again(bounds: tuple[float, float], tmp_path: Path) -> None:
     model = nn.Sequential(Divided(bounds[1]), Linear()).double()
     with no_type_checks():
@@ -160,6 +162,7 @@ def test_the_board_ranks_by_the_lower_bound(card: dict[str, Any], tmp_path: Path
         board(tmp_path / "few-images" / "nothing")
 
 
+@pytest.mark.slow
 def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUDGETS["audit"], "quick", BUDGET)
     monkeypatch.chdir(tmp_path)

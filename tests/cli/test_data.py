@@ -129,6 +129,7 @@ def test_nothing_to_fetch(run: Run, name: str) -> None:
     assert result.stdout.endswith("nothing to fetch\n")
 
 
+@pytest.mark.slow
 def test_a_mistake_is_one_line_and_exit_code_2() -> None:
     command = [sys.executable, "-m", "graddiv", "data", "fetch", "minst"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -26,6 +26,7 @@ def graddiv(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **environment})
 
 
+@pytest.mark.slow
 def test_doctor_tells_versions_machine_and_data() -> None:
     done = graddiv("doctor", GRADDIV_DATA="", HOME="/nonexistent", XDG_CACHE_HOME="/nonexistent")
     assert done.returncode == 0, done.stderr
@@ -46,6 +47,7 @@ def test_the_lists_are_those_that_are_installed_from() -> None:
     assert [line.partition("==")[0] for line in lines if not line.startswith("#")] == list(PEERS)
 
 
+@pytest.mark.slow
 def test_a_users_mistake_is_one_sentence_and_exit_code_2() -> None:
     done = graddiv("data", "list", "--data-root", "~nobody-here/x")
     assert done.returncode == 2

@@ -54,12 +54,14 @@ def test_version() -> None:
     assert graddiv("--version").stdout == f"graddiv {__version__}\n"
 
 
+@pytest.mark.slow
 def test_recipes_can_be_copied_from_a_narrow_terminal() -> None:
     shown = graddiv("recipes", COLUMNS="60").stdout
     assert set(names()) <= {line.split()[0] for line in shown.splitlines() if line.strip()}
     assert max(map(len, shown.splitlines()[: len(names())])) <= 60
 
 
+@pytest.mark.slow
 def test_a_full_disk_behind_the_output_is_one_line(tmp_path: Path) -> None:
     store.write_arrays(tmp_path / "a.record", arrays(), description())
     for options in ([], ["--csv"]):
@@ -74,6 +76,7 @@ def test_a_full_disk_is_told_when_a_directory_is_locked(tmp_path: Path) -> None:
         store.locked(tmp_path).__enter__()
 
 
+@pytest.mark.slow
 def test_columns_of_csv_do_not_depend_on_the_hash_seed(tmp_path: Path) -> None:
     store.write_arrays(tmp_path / "a.record", arrays(), description())
     store.write_arrays(tmp_path / "b.record", arrays(), description("clean"))
@@ -123,6 +126,7 @@ def completed(*words: str) -> list[str]:
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_the_shell_completes_commands_options_and_names() -> None:
     assert completed("repr") == ["reproduce"]
     assert completed("reproduce", "--dry") == ["--dry-run"]

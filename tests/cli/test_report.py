@@ -39,6 +39,7 @@ def test_a_report_is_drawn_again_with_the_same_bytes(runs: list[Path], tmp_path:
     assert files(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_a_report_on_a_run(tmp_path: Path) -> None:
     run = tmp_path / "run"
     fake.run(run, "adv-train", repeats=1)
@@ -60,6 +61,7 @@ def test_a_report_can_be_kept_with_all_it_is_drawn_from(tmp_path: Path, monkeypa
     assert files(tmp_path / "kept") == before
 
 
+@pytest.mark.slow
 def test_what_cannot_be_reported_on(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(GradDivError, match=r"there is no directory .*nowhere: expected a report or a trained run"):
         output(tmp_path / "nowhere")

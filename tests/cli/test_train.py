@@ -80,6 +80,7 @@ def test_recipes_are_listed_with_their_cost(run: Run) -> None:
     assert line.rstrip().endswith("min")
 
 
+@pytest.mark.slow
 def test_tune(run: Run, tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graddiv.tuning.load", loader(12))
     words = ("--lambdas", "0.7", "--regularizers", "kappa,mean", "--n", 1, "--m", 1, "--examples", 5, "--out", "t")

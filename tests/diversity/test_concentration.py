@@ -62,6 +62,7 @@ def test_the_exact_kappa_inverts_the_ratio(p: int) -> None:
 
 @settings(max_examples=20)
 @given(st.floats(1e-6, 0.999999), st.integers(2, 30000))
+@pytest.mark.slow
 def test_round_trip_for_any_rho(rho: float, p: int) -> None:
     value = torch.tensor([rho], dtype=torch.float64)
     assert vmf.mean_length(vmf.kappa_mle(value, p), p).item() == pytest.approx(rho, rel=1e-9)
@@ -89,6 +90,7 @@ def vonmises_fisher(p: int, kappa: float, n: int, b: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize(("p", "kappa"), [(2, 0.5), (2, 300.0), (3, 5.0), (784, 10.0), (784, 2000.0), (3072, 500.0)])
+@pytest.mark.slow
 def test_the_kappa_of_a_sample_is_recovered(p: int, kappa: float) -> None:
     n = 4000 if p < 1000 else 1000
     v = vonmises_fisher(p, kappa, n, 2)

@@ -221,6 +221,7 @@ def test_gradients_that_are_not_finite_stop_with_a_sentence() -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch's own, when it imports its compiler
+@pytest.mark.slow
 def test_a_compiled_module_is_refused() -> None:
     x, y = images(2), labels(2)
     in_place = convnet()

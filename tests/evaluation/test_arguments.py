@@ -158,6 +158,7 @@ def records_equal(a: list[Any], b: list[Any]) -> bool:
     )
 
 
+@pytest.mark.slow
 def test_evaluate_takes_images_and_labels_in_every_form(tmp_path: Path) -> None:
     F = bayesian(network(), 0.1)
     expected = evaluated(F, X, Y)

@@ -24,6 +24,7 @@ def linear(weight: Tensor, bias: float = 0.0) -> nn.Module:
     return module
 
 
+@pytest.mark.slow
 def test_the_radius_of_a_linear_classifier_is_its_distance_from_the_boundary() -> None:
     """There P(vote) = Phi(distance / sigma), so with the exact share the certificate is tight; a bound falls short."""
     w = torch.randn(36, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -75,6 +76,7 @@ def test_the_vote_abstains_where_the_first_two_may_be_equal() -> None:
     assert (certify(sure, x, n=5).label == ABSTAIN).all(), "five votes are not enough at one in a thousand"
 
 
+@pytest.mark.slow
 def test_no_attack_beats_the_certificate() -> None:
     F, x = smoothing(convnet(nn.ReLU), SHAPE, sigma=0.5), images(8)
     found = certify(F, x, n=1000, seed=1)

@@ -60,6 +60,7 @@ def computed_again(*arguments: object, **options: object) -> NoReturn:
     pytest.fail("what is on disk was computed again")
 
 
+@pytest.mark.slow
 def test_attack_prints_the_table_and_writes_records_and_does_so_once(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -93,6 +94,7 @@ def test_attacks_of_another_library_stand_in_the_same_table(run: Path) -> None:
         graddiv(*arguments, "--with", "pyautoattack", "--with", "autoattack")
 
 
+@pytest.mark.slow
 def test_the_total_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("attack", run, "--attacks", "fgsm,pgd", "--m", 1, "--n", 2, "--examples", 4, "--total-only")
     first = graddiv(*arguments)
@@ -165,6 +167,7 @@ def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_several_values_are_compared(run: Path) -> None:
     eot_pgd = ("--attacks", "pgd", "--modes", "eot")
     said = graddiv("attack", run, *eot_pgd, "--n", "1,2", "--m", 1, "--examples", 2).output
@@ -193,6 +196,7 @@ def test_runs_are_compared_by_lambda(run: Path) -> None:
     assert (run.parent / "out" / "other" / "pgd-eot2-m1-eps0.2-r0.record").exists()
 
 
+@pytest.mark.slow
 def test_the_other_norm(run: Path) -> None:
     done = graddiv("attack", run, "--norm", "l2", "--modes", "eot", "--m", 1, "--n", 2, "--examples", 2)
     assert "epsilon 1.4 in L2, 2 test" in done.output, "the radius of the ball like that of training"
@@ -205,6 +209,7 @@ def test_the_other_norm(run: Path) -> None:
             graddiv(*words, "--norm", "l2" if name == "bb" else "l3")
 
 
+@pytest.mark.slow
 def test_measurements_in_the_other_norm(run: Path) -> None:
     for what in ("gradient-noise", "rotation", "concentration"):
         graddiv("measure", run, "--what", what, "--norm", "l2", "--n", 2, "--m", 1, "--examples", 1)
@@ -268,6 +273,7 @@ def test_a_radius_in_bytes_is_refused(run: Path, command: tuple[str, ...]) -> No
         graddiv(*command, run, "--epsilon", "8")
 
 
+@pytest.mark.slow
 def test_the_strong_suite_chooses_by_itself_how_many_models_it_sees(run: Path) -> None:
     output = graddiv("attack", run, "--suite", "strong", "--passes", 8, "--examples", 3).output
     assert "SPGD" in output

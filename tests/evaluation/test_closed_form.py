@@ -15,6 +15,7 @@ from tests.evaluation.common import SIGMA, examples, linear
 pytestmark = pytest.mark.filterwarnings("ignore:clean accuracy is above chance")  # it is known, and often low
 
 
+@pytest.mark.slow
 def test_accuracy_per_draw_is_phi_of_m_over_sd() -> None:
     F, mu = linear()
     x, y, m = examples(40, mu)

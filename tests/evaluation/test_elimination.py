@@ -66,6 +66,7 @@ def test_a_fresh_ensemble_seldom_saves_an_image_that_left(mean: float) -> None:
         assert left.double().mean() < 0.05
 
 
+@pytest.mark.slow
 def test_what_is_judged_is_the_image_of_the_attack_that_was_chosen() -> None:
     target = toy_target()
     rows = attack_all(target, wanted_of(target))
@@ -91,6 +92,7 @@ def test_the_total_is_that_of_the_whole_table() -> None:
     assert found.share_of_passes < 0.8
 
 
+@pytest.mark.slow
 def test_an_image_that_left_costs_nothing_more_and_others_what_the_table_says() -> None:
     target = toy_target()
     by_label = {row.label: row for row in attack_all(target, wanted_of(target))}
@@ -133,6 +135,7 @@ def test_a_deterministic_network_loses_an_image_at_the_first_success() -> None:
     np.testing.assert_array_equal(found.ended, ~survived)
 
 
+@pytest.mark.slow
 def test_batches_of_a_network_that_is_not_pointwise_stay_whole() -> None:
     target = Target.of(randomize(with_dropout(convnet())), images(12), labels(12), n_ensemble=20, batch=6)
     (found,) = attack_until_fooled(target, cells([FGSM()], 0.1, n=2))
@@ -143,6 +146,7 @@ def test_batches_of_a_network_that_is_not_pointwise_stay_whole() -> None:
     assert found.ended.any()
 
 
+@pytest.mark.slow
 def test_an_evaluation_that_was_killed_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target, runs = small_target(), []
     attack = Attack.__call__

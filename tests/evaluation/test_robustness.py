@@ -31,6 +31,7 @@ from tests.helpers import (
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.slow
 def test_every_network_can_be_evaluated(kind: str) -> None:
     F = network(kind)
     with no_type_checks(), global_rng_untouched():  # type checks themselves draw random numbers
@@ -207,6 +208,7 @@ def test_total_is_the_and_over_attacks_of_the_same_repeat() -> None:
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
+@pytest.mark.slow
 def test_networks_are_left_as_they_were(kind: str) -> None:
     F = network(kind, batch_norm=True)
     F.train()

@@ -29,6 +29,7 @@ def noisy_target(sigma: float, b: int = 6) -> Target:
     return Target.of(F, images(b), labels(b) % 2, n_ensemble=3)
 
 
+@pytest.mark.slow
 def test_the_pilot_tells_a_noisy_network_from_a_quiet_one() -> None:
     quiet, noisy, starved = (strong_plan(noisy_target(sigma), 0.1, passes=200) for sigma in (0.1, 0.7, 30.0))
     assert quiet.n == 1
@@ -48,6 +49,7 @@ def test_the_record_holds_what_was_predicted_and_what_was_found(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("pilot_first", [True, False])
+@pytest.mark.slow
 def test_the_pilot_and_the_measurement_do_not_meet(pilot_first: bool, tmp_path: Path) -> None:
     many = noisy_target(0.7, 60)
 
@@ -63,6 +65,7 @@ def test_the_pilot_and_the_measurement_do_not_meet(pilot_first: bool, tmp_path: 
     assert sorted(record.examples for record in read_all(tmp_path)) == [50, 60]
 
 
+@pytest.mark.slow
 def test_pilots_in_two_norms_do_not_meet(tmp_path: Path) -> None:
     target = small_target()
     jobs = [gradient_noise_job(target, epsilon=2.0, geometry=norm) for norm in (Linf(), L2())]

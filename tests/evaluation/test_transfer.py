@@ -13,6 +13,7 @@ from tests.helpers import STOCHASTIC
 
 
 @pytest.mark.parametrize("kind", STOCHASTIC)
+@pytest.mark.slow
 def test_the_matrix_is_that_of_the_double_loop_and_its_diagonal_white_box_accuracy(kind: str) -> None:
     target = small_target(kind, b=9, batch=9)
     [record] = IN_MEMORY.run([transfer_job(target, epsilon=0.3, k=3, m=3)])

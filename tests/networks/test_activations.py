@@ -203,6 +203,7 @@ def test_the_noise_on_the_logits_has_covariance_w_l_lt_wt() -> None:
         assert torch.allclose(z.mean(0), F.bind(F.mean())(x)[0], atol=4 * math.sqrt(float(S.diagonal().max()) / 8000))
 
 
+@pytest.mark.slow
 def test_the_error_of_a_draw_between_two_classes_is_a_gaussian_tail() -> None:
     """P(z_1 > z_0) = Phi(-margin / sd), margin of the noise-free network, sd^2 = (w_0 - w_1)^T S (w_0 - w_1)."""
     with isolated(0):

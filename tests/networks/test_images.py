@@ -116,6 +116,7 @@ def partners(mode: str, predicted: int, draws: int) -> torch.Tensor:
     return ((mixed - 0.6 * predicted / 10) / 0.4).round().long()
 
 
+@pytest.mark.slow
 def test_other_label_draws_uniformly_from_every_class_but_the_predicted_one() -> None:
     for predicted in range(CLASSES):
         counts = (partners("OL", predicted, 240) % CLASSES).bincount(minlength=CLASSES)

@@ -63,6 +63,7 @@ def test_sample_models_differ_from_each_other_and_between_seeds(kind: str) -> No
     assert (torch.cdist(outputs, outputs) + torch.eye(6)).min() > 1e-6
 
 
+@pytest.mark.slow
 def test_the_global_random_state_is_left_as_found() -> None:
     """In a process of its own: beartype, which checks our types under pytest, itself draws from Python's state."""
     script = """
@@ -135,6 +136,7 @@ def test_theta_gradients_with_several_models_alive_match_finite_differences(kind
 
 
 @every_kind
+@pytest.mark.slow
 def test_double_backward_through_bind(kind: str) -> None:
     """Differentiate the input gradient with respect to theta, as the regularizer does."""
     F, x, y = network(kind), images(2), labels(2)

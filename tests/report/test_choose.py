@@ -120,6 +120,7 @@ def test_a_curve_is_of_one_n(run: Path) -> None:
         assert RENDERERS["accuracy-epsilon"](PlanReader(plan).comparison(item)).rows
 
 
+@pytest.mark.slow
 def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path: Path) -> None:
     def run(name: str, *changes: str) -> Path:
         settings = recipe("mnist-mini/adv-bnn+graddiv", "demo", changes)

@@ -78,6 +78,7 @@ def test_every_figure_of_the_paper_is_there() -> None:
 
 
 @pytest.mark.parametrize("name", FIGURES)
+@pytest.mark.slow
 def test_it_renders_and_says_what_to_see(drawings: dict[str, Figure], name: str) -> None:
     drawing = drawings[name]
     assert drawing.name == name
@@ -178,6 +179,7 @@ def test_densities_count_examples_and_trainings_apart(comparisons: dict[str, Com
 
 
 @pytest.mark.parametrize("name", ["transfer", "training-concentration", "boundary", "rotation"])
+@pytest.mark.slow
 def test_trainings_of_one_method_are_told_apart_by_their_seeds(comparisons: dict[str, Comparison], name: str) -> None:
     caption = FIGURES[name](trainings(comparisons[name]).of(trainings(comparisons[name]).runs[:2])).caption
     assert "Adv-BNN, seed 0" in caption
@@ -322,6 +324,7 @@ def test_runs_trained_at_two_radii_each_stand_beside_their_own_ratio(comparisons
     assert sorted(line[0, 0] for line in dotted) == [0.2, 0.3]
 
 
+@pytest.mark.slow
 def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None:
     trainings = [fake.run(tmp_path / f"training-{seed}", "adv-bnn") for seed in range(2)]
     clean = [run.clean.mean for run in trainings if run.clean is not None]
@@ -424,6 +427,7 @@ def test_passes_are_models_times_iterations(drawings: dict[str, Figure]) -> None
     assert "At passes = 400" in drawing.caption
 
 
+@pytest.mark.slow
 def test_passes_at_several_radii_have_a_panel_each(tmp_path: Path) -> None:
     runs = [fake.run(tmp_path / method, method, lam) for method, lam in (("adv-bnn", 0.0), ("adv-bnn+graddiv", 0.3))]
     rng = np.random.default_rng(0)

@@ -154,6 +154,7 @@ def test_the_numbers_behind_a_cell(comparison: Comparison, html: str) -> None:
     assert f"{found.mean * fake.EXAMPLES:.4g} of {fake.EXAMPLES} right, mean of 2 repeats" in tip
 
 
+@pytest.mark.slow
 def test_a_column_of_several_trainings_is_that_of_its_method(comparison: Comparison) -> None:
     pair = comparison.runs
     trainings = comparison.of([run for each in pair for run in (each, fake.retrained(each, seed=1))])
@@ -177,6 +178,7 @@ def test_a_table_of_attacks_without_eot_has_no_n(comparison: Comparison) -> None
     assert fake.grid(comparison, epsilon=0.2, modes="fixed").n == 0
 
 
+@pytest.mark.slow
 def test_odd_names_are_text(comparison: Comparison) -> None:
     odd = '<script>alert(1)</script> & "O\'Hara"'
     first, second = comparison.runs
@@ -190,6 +192,7 @@ def test_odd_names_are_text(comparison: Comparison) -> None:
     assert html.count("<script>") == 2, "ours"
 
 
+@pytest.mark.slow
 def test_runs_that_are_in_no_table_of_attacks_take_no_room_there(comparison: Comparison, tmp_path: Path) -> None:
     shutil.copytree(comparison.runs[0].path, tmp_path / "other")
     other = ReportRun(tmp_path / "other", "Another training")

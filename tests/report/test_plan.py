@@ -47,6 +47,7 @@ def files(directory: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in directory.iterdir()}
 
 
+@pytest.mark.slow
 def test_a_plan_comes_back_as_it_was_and_moves_with_its_runs(tree: Path, tmp_path: Path) -> None:
     plan = Plan.load(tree / "report")
     assert plan.items == planned(tree / "runs").items
@@ -84,6 +85,7 @@ def changed(plan: Plan, **values: Any) -> Plan:
     return plan.model_copy(update={"items": (item.model_copy(update=values),)})
 
 
+@pytest.mark.slow
 def test_what_an_item_looks_into_stands_before_its_title(tree: Path) -> None:
     plan = Plan.load(tree / "report")
     item = next(item for item in plan.items if item.name == plan.headline)
@@ -160,6 +162,7 @@ def test_the_fakes_log_has_the_keys_of_a_real_one(tmp_path: Path) -> None:
     assert [set(line) for line in lines] == [set(line) for line in made]
 
 
+@pytest.mark.slow
 def test_accuracy_against_epsilon_stands_first_whatever_its_name(runs: Path, tmp_path: Path) -> None:
     """In a report with several entries, such as the demo's, the name of an item begins with that of its entry."""
     plan = planned(runs, "accuracy-epsilon", "scatter")

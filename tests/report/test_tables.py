@@ -253,6 +253,7 @@ def test_the_papers_row_has_the_papers_name_whatever_ours_is_called(comparison: 
     assert not any(name.endswith(", longer") for name in names["paper"])
 
 
+@pytest.mark.slow
 def test_variants_of_a_method_share_the_papers_row_and_are_told_apart(comparison: Comparison) -> None:
     swept = fake.swept(comparison, "epsilon")
     variants = [replace(run, title=f"{run.title}, longer") for run in swept.runs]
@@ -262,6 +263,7 @@ def test_variants_of_a_method_share_the_papers_row_and_are_told_apart(comparison
     assert titles == {run.title for run in (*swept.runs, *variants)}
 
 
+@pytest.mark.slow
 def test_a_summary_has_one_number_in_a_cell_and_counts_the_trainings_that_were_attacked(
     comparison: Comparison, tmp_path: Path
 ) -> None:

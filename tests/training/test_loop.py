@@ -272,6 +272,7 @@ def test_the_best_epoch_is_kept_and_taken(tmp_path: Path, monkeypatch: pytest.Mo
     assert later.network.start.sha256 == state_hash(Run(tmp_path).state())
 
 
+@pytest.mark.slow
 def test_the_choice_of_the_best_epoch_survives_a_kill(tmp_path: Path) -> None:
     experiment = tiny("mnist/adv-bnn", "training.epochs=3", "training.select=best")
     train(experiment, tmp_path / "whole")

@@ -54,6 +54,7 @@ def test_the_second_stage_begins_with_adam_anew_and_regularizes(tmp_path: Path) 
     assert [line["lam"] for line in epochs[3:]] == [0.25, 1.0]  # 0 and 1/2, then 1 and 1
 
 
+@pytest.mark.slow
 def test_stopped_in_either_stage_or_between_them_it_ends_with_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -69,6 +70,7 @@ def test_stopped_in_either_stage_or_between_them_it_ends_with_the_same_bits(
     assert_same_outcome(tmp_path / "parts", tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_the_first_stage_is_taken_over_from_a_finished_run_beside_it(tmp_path: Path) -> None:
     both, alone = two_stages(), first_stage_alone()
     train(both, tmp_path / "apart" / both.run_name)
