@@ -15,18 +15,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from graddiv.attacks import APGD, ARC, PGD, RandomSearch, Square, StochasticPGD
+from graddiv.attacks import APGD, ARC, PGD, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.attacks.spgd import Spending, choose
-from graddiv.attacks.suites import STRONG, suite
 from graddiv.distributed import ALONE, Process, chosen_device
 from graddiv.errors import GradDivError, GradDivWarning, require, unknown
 from graddiv.evaluation.behaviours import gather
 from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
 from graddiv.evaluation.card import ABOUT, Audit, Rung, Subject
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.concentration import gradient_noise_job
 from graddiv.evaluation.examples import Bounds, Examples, Inputs, inputs_of
 from graddiv.evaluation.in_memory import check_counts, folder_of
 from graddiv.evaluation.inspection import Inspection, Item
@@ -39,18 +37,18 @@ from graddiv.evaluation.models import (
     network_of,
     rescaled,
     settled,
+    straight_through_surrogate,
+    substitute,
     with_gradients,
     with_logits,
 )
-from graddiv.evaluation.robustness import PILOT_EXAMPLES, Cell, SourceNetwork, attack_all, attack_job, cells
+from graddiv.evaluation.robustness import Cell, SourceNetwork, attack_all, attack_job, cells, pilot, strong_attacks
 from graddiv.evaluation.run import Session
-from graddiv.evaluation.surrogates import straight_through_surrogate, substitute
 from graddiv.evaluation.target import Target
 from graddiv.geometry import NORMS, Geometry, Linf, in_bytes, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import Progress
 from graddiv.records import AttackRecord, wilson
-from graddiv.records.record import PILOTS
 from graddiv.seeding import fold
 
 ANSWERS = "answers.json"  #: Answers on the first images, by which a resumed audit recognizes its network.
@@ -197,7 +195,9 @@ class Auditor:
         """Every phase in its order."""
         subject, target, budget = self.subject, self.subject.target, self.subject.budget
         radius: dict[str, Any] = {"epsilon": subject.epsilon, "geometry": subject.geometry}
-        rho, q = self._pilot()
+        rho, q = 1.0, math.inf
+        if target.random:
+            rho, q = pilot(replace(target, F=subject.seen), session=self._phase("pilot"), **radius)
         n = budget.draws_for(q) if target.random else 1
         evidence = gather(
             target, session=self._phase("behaviours"), budget=replace(budget, n=n), source=self._seen, **radius
@@ -249,16 +249,6 @@ class Auditor:
         assert isinstance(data, Examples)
         return replace(self.subject.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
 
-    def _pilot(self) -> tuple[float, float]:
-        """Return rho and q of the gradients where a short attack leads: how much their draws agree."""
-        subject = self.subject
-        if not subject.target.random:
-            return 1.0, math.inf
-        few = replace(subject.target, F=subject.seen).first(PILOT_EXAMPLES)
-        job = gradient_noise_job(few, epsilon=subject.epsilon, geometry=subject.geometry).below(PILOTS)
-        [record] = self._phase("pilot").run([job])
-        return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))
-
     def _attack(self, n: int, q: float) -> dict[Cell, AttackRecord]:
         """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
         subject, target, random = self.subject, self.subject.target, self.subject.target.random
@@ -266,8 +256,7 @@ class Auditor:
         usual = [attack for attack in budget.attacks(geometry) if not isinstance(attack, Square)]
         wanted = cells(usual, epsilon, n=n, random=random)
         plan = choose(q, budget.passes) if random else Spending(1, budget.passes)
-        strong = [plan.spent_on(attack) for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
-        wanted += cells(with_geometry(strong, geometry), epsilon, modes=["eot"], n=plan.n, random=random)
+        wanted += cells(with_geometry(strong_attacks(plan), geometry), epsilon, modes=["eot"], n=plan.n, random=random)
         if random:
             one_by_one = [ARC(m=budget.arc_m), ARC(m=budget.arc_m, rule="draw")]
             wanted += cells(with_geometry(one_by_one, geometry), epsilon, modes=["eot"], n=n)

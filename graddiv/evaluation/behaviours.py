@@ -70,11 +70,7 @@ def checklist(
 ) -> list[Item]:  # fmt: skip
     """Make the records that are not there yet, judge them, and write checklist.json beside them.
 
-    target: the network and its examples.
-    epsilon: the radius at which the network is claimed to be robust.
-    session: where records and checklist are stored.
-    budget: how much is spent on the evidence.
-    geometry: the norm of the radius.
+    epsilon, geometry: the radius at which the network is claimed to be robust, and its norm.
     """
     items = list(gather(target, epsilon, session, budget=budget, geometry=geometry).judge().values())
     if session.directory is not None and session.process.writes:
@@ -295,10 +291,9 @@ def transfer_failure(evidence: Evidence) -> Answer:
 def gradient_free(evidence: Evidence) -> Answer:
     """No attack without the network's gradients, by queries or by transfer, may do better than all with them."""
     best, rival = _best(evidence["blind"]), _best(evidence["seeing"])
-    change = flips(best.correct_again, rival.correct_again)
-    verdict: Outcome = "pass"
-    if change.won > change.lost and change.p < SIGNIFICANCE:
-        verdict = "fail" if (change.won - change.lost) / best.examples > RARE else "warn"
+    change = compare(best, rival)
+    rare = (change.won - change.lost) / best.examples <= RARE
+    verdict: Outcome = "pass" if not change.upside_down else "warn" if rare else "fail"
     said = f"{100 * best.accuracy:.1f} % under {best.label}, {100 * rival.accuracy:.1f} % under {rival.label}"
     return verdict, said, {"only_blind": change.won, "only_seeing": change.lost, "p": change.p}
 

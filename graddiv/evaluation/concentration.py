@@ -15,7 +15,7 @@ from graddiv.diversity.gradients import directions, input_gradient
 from graddiv.diversity.regularizers import cosines
 from graddiv.errors import GradDivError
 from graddiv.evaluation.measurements import measurement
-from graddiv.evaluation.run import Advance, Job
+from graddiv.evaluation.run import Advance, Job, reporting
 from graddiv.evaluation.target import Target
 from graddiv.geometry import LINF, Geometry, Linf
 from graddiv.networks import SampleModel, running_statistics
@@ -47,7 +47,7 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[Concentratio
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
-            found = moments(_reporting(_models(target, n), n, advance), x, y)
+            found = moments(reporting(_models(target, n), n, advance), x, y)
         rho, c = found.rho(), found.mean_cosine()
         return {
             "rho": rho,
@@ -71,7 +71,7 @@ def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = GRADIEN
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
-            models = _reporting(_models(target, n), n, advance)
+            models = reporting(_models(target, n), n, advance)
             v = directions(torch.stack([input_gradient(f, x, y)[1] for f in models])).v
         return {"gradients": v.transpose(0, 1).to(torch.float16), "cosines": cosines(v), "images": x}
 
@@ -94,13 +94,13 @@ def gradient_noise_job(
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         view, path = (EOT(target.F, of, fold(target.seed, "gradient noise")) for of in (n, n // 2))
         found: dict[str, list[Tensor]] = {}
-        for place, point in enumerate((x, along_the_attack(path, x, y, epsilon, geometry))):
+        points = (x, along_the_attack(path, x, y, epsilon, geometry))
+        for point in reporting(points, len(points), advance):
             noise = gradient_noise(view, PILOT, point, y)
             values = {**noise._asdict(), "q": noise.q, "predicted": noise.cosine_of_two(n)}
             values["measured"] = measured_cosine(view, PILOT, point, y)
             for name in ("rho", "mean_length", "trace", "q", "predicted", "measured"):
                 found.setdefault(name, []).append(values[name])
-            advance((place + 1) / 2)
         return {name: torch.stack(columns, 1) for name, columns in found.items()}
 
     norm = {} if isinstance(geometry, Linf) else {"norm": geometry.name}  # as in records from before it was named
@@ -122,16 +122,13 @@ def nearby_job(target: Target, *, epsilon: float, n: int = 20, shares: Sequence[
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         u = uniform(fold(target.seed, "nearby", "direction"), ids, target.pixels).reshape(x.shape)
-        found: dict[str, list[Tensor]] = {"mean_cosine": [], "length": []}
-        for number, distance in enumerate(distances):
-            point = displaced(x, u, distance)
-            lengths: list[Tensor] = []
+        agreement, lengths = [], []
+        for distance in reporting(distances, len(distances), advance):
+            point, noted = displaced(x, u, distance), list[Tensor]()
             with running_statistics(target.F):
-                gradients = _noting(lengths, _models(target, n), point, y)
-                found["mean_cosine"].append(moments_of(gradients).mean_cosine())
-            found["length"].append(torch.stack(lengths).mean(0))
-            advance((number + 1) / len(distances))
-        return {name: torch.stack(columns, 1) for name, columns in found.items()}
+                agreement.append(moments_of(_noting(noted, _models(target, n), point, y)).mean_cosine())
+            lengths.append(torch.stack(noted).mean(0))
+        return {"mean_cosine": torch.stack(agreement, 1), "length": torch.stack(lengths, 1)}
 
     settings = {"n": n, "epsilon": epsilon, "distances": distances}
     return target.job(NearbyRecord, settings, measure, work=2.0 * n * len(distances))
@@ -191,11 +188,10 @@ def rotation_job(
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         view = Fixed(target.F, fold(target.seed, "rotation", "model"))
         loss, losses, right = view.loss(0, x, y), [], []
-        for number, angle in enumerate(angles):
+        for angle in reporting(angles, len(angles), advance):
             x_adv = replace(attack, angle=angle)(view, x, y, epsilon, ids=ids)
             losses.append(view.loss(0, x_adv, y))
             right.append(view.logits(0, x_adv).argmax(1) == y)
-            advance((number + 1) / len(angles))
         return {
             "increase": torch.stack(losses, 1) - loss[:, None],
             "right": torch.stack(right, 1),
@@ -209,13 +205,6 @@ def rotation_job(
 def _models(target: Target, n: int) -> Iterator[SampleModel]:
     """Yield the n sample models whose gradients are measured: the same ones in all measurements of a target."""
     return models_of(target.F, n, fold(target.seed, "gradients"))
-
-
-def _reporting(models: Iterable[SampleModel], n: int, advance: Advance) -> Iterator[SampleModel]:
-    """Yield the models, and report the share of them that is done after each."""
-    for number, f in enumerate(models):
-        yield f
-        advance((number + 1) / n)
 
 
 def _noting(

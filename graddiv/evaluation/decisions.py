@@ -14,9 +14,9 @@ from torch import Tensor
 from graddiv.attacks import EOT, PGD, Given
 from graddiv.errors import GradDivError
 from graddiv.evaluation.measurements import measurement
-from graddiv.evaluation.run import Advance, Job
+from graddiv.evaluation.run import Advance, Job, reporting
 from graddiv.evaluation.target import Target
-from graddiv.geometry import per_example
+from graddiv.geometry import NORMS, per_example
 from graddiv.networks import GaussianSmoothing, RandomizedNetwork, running_statistics
 from graddiv.networks.prediction import count_models, logits_from, models_of, predict, score
 from graddiv.records import BoundaryRecord, CertificateRecord, EnsembleSizeRecord, TransferRecord
@@ -47,19 +47,17 @@ def boundary_job(
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         found = []
-        for run in range(2):
+        for run in reporting(range(2), 2, advance, end=0.5):
             seed = fold(target.seed, "boundary", run)
             x_adv = replace(attack, seed=seed)(EOT(target.F, n, seed), x, y, epsilon, ids=ids)
             found.append(x_adv - x)
-            advance((run + 1) / 4)
         axes = torch.stack([found[0], _second_axis(found[0], found[1], ids)], 1)
         c = coordinates.to(x)
         regions = []
-        for number in range(len(x)):
+        for number in reporting(range(len(x)), len(x), advance, start=0.5):
             plane = x[number] + torch.einsum("i,...->i...", c, axes[number, 0])[:, None]
             points = (plane + torch.einsum("j,...->j...", c, axes[number, 1])[None]).flatten(0, 1).clamp(low, high)
             regions.append(_predicted_classes(target, points, models).reshape(models + 1, grid, grid))
-            advance(0.5 + (number + 1) / len(x) / 2)
         return {"regions": torch.stack(regions), "axes": axes, "images": x}
 
     work = 4.0 * n * m + grid**2 / target.batch * examples * target.n_ensemble
@@ -85,20 +83,11 @@ def _second_axis(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], 
     Where the two are parallel, so that nothing is left, a random orthogonal direction takes its place.
     """
     noise = (uniform(0, ids, first[0].numel()) - 0.5).to(first.dtype).reshape(first.shape)
-    rest, other = (_orthogonal(candidate, first) for candidate in (second, noise))
-    rest = torch.where(per_example(_length(rest) > 1e-3 * _length(second), rest), rest, other)
-    return rest * per_example(_length(first) / _length(rest).clamp_min(1e-30), rest)
-
-
-def _orthogonal(v: Float[Tensor, "b ..."], to: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
-    """v - (v.u) u with u = to / |to|."""
-    u = to / per_example(_length(to).clamp_min(1e-30), to)
-    return v - per_example((v * u).flatten(1).sum(1), u) * u
-
-
-def _length(v: Float[Tensor, "b ..."]) -> Float[Tensor, " b"]:
-    length: Tensor = v.flatten(1).norm(dim=1)
-    return length
+    length = NORMS["l2"].norm
+    unit = first / per_example(length(first).clamp_min(1e-30), first)
+    rest, other = (v - per_example((v * unit).flatten(1).sum(1), unit) * unit for v in (second, noise))
+    rest = torch.where(per_example(length(rest) > 1e-3 * length(second), rest), rest, other)
+    return rest * per_example(length(first) / length(rest).clamp_min(1e-30), rest)
 
 
 @measurement("ensemble", EnsembleSizeRecord, lambda budget: {"n": budget.gradients})
@@ -140,13 +129,11 @@ def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) ->
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         sources, right = [], []
         with running_statistics(target.F), torch.no_grad():
-            for i, f in enumerate(models_of(target.F, k, seed)):
+            for f in reporting(models_of(target.F, k, seed), models, advance, end=share):
                 sources.append(attack(Given([f]), x, y, epsilon, ids=ids))
-                advance(share * (i + 1) / models)
-            for j, f in enumerate(models_of(target.F, k, seed)):
+            for f in reporting(models_of(target.F, k, seed), models, advance, start=share):
                 # in the batches in which they were attacked: a foreign sample model may depend on the batch
                 right.append(torch.stack([f(x_adv).argmax(1) == y for x_adv in sources], 1))
-                advance(share + (1 - share) * (j + 1) / models)
         return {"right": torch.stack(right, 2)}
 
     models = count_models(target.F, k)

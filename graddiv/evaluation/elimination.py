@@ -8,7 +8,6 @@ ensembles, those that judge the rows of a table and that had no part in any choi
 import hashlib
 import json
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -53,10 +52,8 @@ def total_job(target: Target, wanted: Sequence[Cell]) -> Job[TotalRecord]:
 
     def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
         x, y, ids = target.examples(rows)
-        worst = _WorstImages(target, x, y, ids, order)
-        for number in range(len(order)):
-            worst.attack(number, advance)
-        return {**worst.arrays(), **judged(target, worst.x, y, repeat)}
+        worst, found = _worst_images(target, order, x, y, ids, advance)
+        return {**{name: tensor.cpu().numpy() for name, tensor in found.items()}, **judged(target, worst, y, repeat)}
 
     digest = hashlib.sha256(json.dumps(attacks).encode()).hexdigest()[:8]
     file = f"total-{digest}-eps{epsilon:.6g}-r{repeat}.record"
@@ -64,61 +61,43 @@ def total_job(target: Target, wanted: Sequence[Cell]) -> Job[TotalRecord]:
     return Job(TotalRecord, "Total", description, file, len(target.data), target.batch, work, compute)
 
 
-class _WorstImages:
-    """The worst image found so far of each example of a batch, and which examples are still attacked."""
+def _worst_images(
+    target: Target, order: Sequence[Cell], x: Tensor, y: Tensor, ids: Tensor, advance: Advance
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Attack the examples that are left with one cell after the other; return the worst images, and the arrays."""
+    worst, distance = x.clone(), torch.zeros_like(y, dtype=torch.float32)
+    surest = torch.full_like(y, -torch.inf, dtype=torch.float64)
+    chosen, ended = torch.zeros_like(y), torch.zeros_like(y, dtype=torch.bool)
+    costs = torch.zeros(4, len(y), len(order), dtype=torch.int64)
+    work = [cell.work(target) for cell in order]
+    for number, cell in enumerate(order):
+        left = ~ended
+        if not left.any():
+            break
 
-    def __init__(self, target: Target, x: Tensor, y: Tensor, ids: Tensor, order: Sequence[Cell]) -> None:
-        self.target, self.x0, self.y, self.ids, self.order = target, x, y, ids, order
-        self.x, self.distance = x.clone(), torch.zeros_like(y, dtype=torch.float32)
-        self.sureness = torch.full_like(y, -torch.inf, dtype=torch.float64)
-        self.chosen, self.ended = torch.zeros_like(y), torch.zeros_like(y, dtype=torch.bool)
-        self.costs = torch.zeros(4, len(y), len(order), dtype=torch.int64)
-
-    def attack(self, number: int, advance: Advance) -> None:
-        """Run one attack on the examples that are left, and keep its images where they are worse."""
-        work = [cell.work(self.target) for cell in self.order]
-
-        def tell(share: float) -> None:
+        def tell(share: float, number: int = number) -> None:
             advance((sum(work[:number]) + share * work[number]) / sum(work))
 
-        left = ~self.ended
-        if not left.any():
-            return
         # the rows of a network that is not pointwise depend on each other, so its batches stay whole
-        rows = (left if self.target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
-        x, y = channels_last(self.x0[rows]), self.y[rows]
-        made = attacked(self.target, self.order[number], x, y, self.ids[rows], tell)
-        found = _looked_at(self.target, made.x, y, self.order[number].repeat, looks=len(self.order))
-        better = left[rows] & ((found.sureness > self.sureness[rows]) | found.doubtless)
+        rows = (left if target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
+        made = attacked(target, cell, channels_last(x[rows]), y[rows], ids[rows], tell)
+        sure, doubtless, models = _looked_at(target, made.x, y[rows], cell.repeat, looks=len(order))
+        better = left[rows] & ((sure > surest[rows]) | doubtless)
         kept = rows[better]
-        self.x[kept], self.distance[kept] = made.x[better], made.distance[better]
-        self.sureness[kept], self.chosen[kept] = found.sureness[better], number
-        self.ended[rows] |= found.doubtless
-        spent = [made.cost.forwards, made.cost.backwards, made.cost.draws, found.models]
-        self.costs[:, rows.cpu(), number] = torch.tensor(spent)[:, None]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """What the record says of the attacks."""
-        found = {
-            "ids": self.ids,
-            "labels": self.y,
-            "chosen": self.chosen,
-            "ended": self.ended,
-            "distance": self.distance,
-            **dict(zip(("cost_forwards", "cost_backwards", "cost_draws", "cost_choice"), self.costs, strict=True)),
-        }
-        return {name: tensor.cpu().numpy() for name, tensor in found.items()}
+        worst[kept], distance[kept] = made.x[better], made.distance[better]
+        surest[kept], chosen[kept] = sure[better], number
+        ended[rows] |= doubtless
+        spent = [made.cost.forwards, made.cost.backwards, made.cost.draws, models]
+        costs[:, rows.cpu(), number] = torch.tensor(spent)[:, None]
+    found = {"ids": ids, "labels": y, "chosen": chosen, "ended": ended, "distance": distance}
+    names = ("cost_forwards", "cost_backwards", "cost_draws", "cost_choice")
+    return worst, {**found, **dict(zip(names, costs, strict=True))}
 
 
-class _Verdict(NamedTuple):
-    """What the two ensembles that choose say of a batch."""
-
-    sureness: Float64[Tensor, " b"]  #: How surely each image is fooled, as `sureness` measures it.
-    doubtless: Bool[Tensor, " b"]  #: Whether both ensembles are wrong, and a fresh one would be too.
-    models: int  #: How many models looked.
-
-
-def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int, looks: int) -> _Verdict:
+def _looked_at(
+    target: Target, x: Tensor, y: Tensor, repeat: int, looks: int
+) -> tuple[Float64[Tensor, " b"], Bool[Tensor, " b"], int]:
+    """The sureness of two ensembles, whether both and a fresh one are wrong beyond doubt, and how many models look."""
     seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
     with torch.no_grad(), running_statistics(target.F):
         models = [models_of(target.F, target.n_ensemble, seed) for seed in seeds]
@@ -126,7 +105,7 @@ def _looked_at(target: Target, x: Tensor, y: Tensor, repeat: int, looks: int) ->
     both = torch.cat(ensembles)
     sure = sureness(both, y, len(ensembles[0]))
     wrong = torch.stack([p.mean(0).argmax(1) != y for p in ensembles]).all(0)
-    return _Verdict(sure, wrong & (sure > sure_enough(len(both), looks)), len(both))
+    return sure, wrong & (sure > sure_enough(len(both), looks)), len(both)
 
 
 def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> Float64[Tensor, " b"]:

@@ -18,7 +18,7 @@ from graddiv.attacks import EOT, PGD, Given
 from graddiv.attacks.attack import Problem
 from graddiv.evaluation.budget import Budget
 from graddiv.evaluation.robustness import Cell, attack_all
-from graddiv.evaluation.run import Advance, Job, Session
+from graddiv.evaluation.run import Advance, Job, Session, reporting
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Geometry
 from graddiv.networks import RandomizedNetwork, running_statistics
@@ -61,11 +61,10 @@ def judgement_job(target: Target, of: str, *, ensembles: int = 10) -> Job[Judgem
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         right, correct = [], []
-        for number in range(ensembles if F.random else 1):
+        for number in reporting(range(ensembles if F.random else 1), ensembles, advance):
             said = predict(F, x, n=T, seed=fold(seed, number))
             right.append(said.answers == y)
             correct.append(said.label == y)
-            advance((number + 1) / ensembles)
         found = torch.cat(right)
         share = found.double().mean(0)
         if known is not None:

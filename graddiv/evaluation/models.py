@@ -1,6 +1,7 @@
 """Whatever the user has as a `RandomizedNetwork`: a module, a function, a list of modules, a run directory.
 
-Networks are adapted from outside, never changed: an adapted network calls the original one in another way.
+Networks are adapted from outside, never changed: an adapted network calls the original one in another way.  Surrogates
+are attacked in place of a network whose gradients lead nowhere; what is found is judged on that network.
 """
 
 import hashlib
@@ -8,7 +9,7 @@ import importlib.util
 import inspect
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -16,18 +17,24 @@ from typing import Any, NamedTuple
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
 from graddiv.evaluation.inspection import draws_by_itself
-from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize
+from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
 from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
+from graddiv.networks.prediction import predict
+from graddiv.seeding import fold, generator, isolated
 
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
 """What can be evaluated and audited."""
 
-Call = Callable[[SampleModel, Tensor], Tensor]
-"""(sample model, images) -> logits: how an adapted network calls the original one."""
+_FLAT = ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn")
+FLAT = frozenset(getattr(home, name) for home in (torch, Tensor) for name in _FLAT)
+"""Functions of torch that are flat almost everywhere: their gradient is 0 and says nothing."""
+CUTTING = frozenset({torch.detach, Tensor.detach})  #: Functions of torch that cut the graph.
 
 
 def _of_inner(name: str) -> Any:
@@ -41,7 +48,7 @@ class Adapted(RandomizedNetwork):
     module, random, pointwise, proxy_gradient = map(_of_inner, ("module", "random", "pointwise", "proxy_gradient"))
     draw, realise, theta, mean, support = map(_of_inner, ("draw", "realise", "theta", "mean", "support"))
 
-    def __init__(self, inner: RandomizedNetwork, call: Call) -> None:
+    def __init__(self, inner: RandomizedNetwork, call: Callable[[SampleModel, Tensor], Tensor]) -> None:
         nn.Module.__init__(self)  # the architecture is the inner network's, and registered there
         self.inner = inner
         self.call = call
@@ -180,8 +187,7 @@ def load_model(reference: str) -> Model:
     found = getattr(_imported(place), name, None)
     if found is None:
         raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
-    is_model = isinstance(found, nn.Module | list | tuple)
-    model: Model = found if is_model else found()
+    model: Model = found if isinstance(found, nn.Module | list | tuple) else found()
     return model
 
 
@@ -241,3 +247,64 @@ def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
     if draws == F.random:
         return F
     return randomize(F.module) if draws else Frozen(F, (F.draw(0),))
+
+
+class _HandedOn(TorchFunctionMode):
+    """Inside, functions without a gradient hand it on as if they were the identity."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        options = dict(kwargs or {})
+        if func in CUTTING:
+            return args[0]
+        if func in FLAT and args[0].is_floating_point():
+            return straight_through(lambda x: func(x, *args[1:], **options))(args[0])
+        return func(*args, **options)
+
+
+def straight_through_surrogate(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with every flat function of torch (rounding, signs) as a straight-through step; its answers stay."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        with _HandedOn():
+            return f(x)
+
+    return Adapted(F, call)
+
+
+def substitute(
+    F: RandomizedNetwork, x: Float[Tensor, "b ..."], *, radius: float, steps: int, seed: int = 0
+) -> RandomizedNetwork:
+    """A small network taught with what F answers on the images and around them, within a radius in each pixel."""
+    address = fold(seed, "substitute")
+    targets = predict(F, x, seed=address).scores
+    with isolated(address):
+        module = _small_network(x, targets.shape[1]).to(x.device, x.dtype)
+    optimizer = torch.optim.Adam(module.parameters(), lr=2e-3)
+    with torch.enable_grad():
+        for step in range(steps):
+            draw = generator(fold(address, step))
+            rows = torch.randint(len(x), (min(len(x), 64),), generator=draw).to(x.device)
+            noise = torch.rand(x[rows].shape, generator=draw, dtype=x.dtype).to(x.device)
+            asked = (x[rows] + radius * (2 * noise - 1)).clamp(0, 1)
+            said = predict(F, asked, n=4, seed=fold(address, step)).scores.to(x.dtype)
+            loss = kl_div(log_softmax(module(asked), 1), said, reduction="batchmean")
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+    return Dirac(module.eval().requires_grad_(False))
+
+
+def _small_network(x: Float[Tensor, "b ..."], classes: int) -> nn.Module:
+    """Two convolutions for images, two layers for other inputs."""
+    if x.dim() != 4:
+        size = x[0].numel()
+        return nn.Sequential(nn.Flatten(), nn.Linear(size, 64), nn.ReLU(), nn.Linear(64, classes))
+    body = nn.Sequential(
+        *(nn.Conv2d(x.shape[1], 16, 3, stride=2, padding=1), nn.ReLU()),
+        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()),
+    )
+    with torch.no_grad():
+        size = body(torch.zeros(1, *x.shape[1:])).shape[1]
+    return nn.Sequential(*body, nn.Linear(size, classes))

@@ -159,14 +159,13 @@ def strong_cells(
     """
     support = target.F.support() if target.random else None
     found = cells([], [], repeats=repeats)
-    attacks = [attack for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
     for epsilon in epsilons:
         if support is not None and len(support.noises) <= passes // FEWEST_STEPS:
             plan = Spending(len(support.noises), passes // len(support.noises))
             more: list[Attack] = [ARC(m=max(1, 2 * passes // (plan.n**2 + 3 * plan.n)), redraw=passes)]
         else:
             plan, more = strong_plan(target, epsilon, passes, session, geometry), []
-        chosen = with_geometry([*(plan.spent_on(attack) for attack in attacks), *more], geometry)
+        chosen = with_geometry([*strong_attacks(plan), *more], geometry)
         found += cells(chosen, epsilon, modes=["eot"], n=plan.n, repeats=repeats, random=target.random)
     return list(dict.fromkeys(found))
 
@@ -179,9 +178,19 @@ def strong_plan(
         raise GradDivError(f"passes is {passes}, expected at least 1")
     if not target.random:
         return Spending(1, passes)
-    pilot = target.first(min(PILOT_EXAMPLES, len(target.data)))
-    [record] = session.run([gradient_noise_job(pilot, epsilon=epsilon, geometry=geometry).below(PILOTS)])
-    return choose(float(np.median(record.q[:, 1])), passes)
+    return choose(pilot(target, epsilon, session, geometry)[1], passes)
+
+
+def pilot(target: Target, epsilon: float, session: Session, geometry: Geometry) -> tuple[float, float]:
+    """The medians of rho and q of the gradients where a short attack on the first examples leads."""
+    few = target.first(PILOT_EXAMPLES)
+    [record] = session.run([gradient_noise_job(few, epsilon=epsilon, geometry=geometry).below(PILOTS)])
+    return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))
+
+
+def strong_attacks(plan: Spending) -> list[Attack]:
+    """The attacks of the strong suite that take gradients, with the steps of a plan."""
+    return [plan.spent_on(attack) for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
 
 
 def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:

@@ -6,7 +6,7 @@ Every finished batch is a file, so that a kill loses at most one batch, and seve
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from graddiv.progress import Progress, listening, silent
 from graddiv.records import Record
 
 R = TypeVar("R", bound=Record)
+T = TypeVar("T")
 
 Advance = Callable[[float], None]
 """Called with the share of the current batch that is done, in [0, 1]."""
@@ -124,6 +125,13 @@ class Session:
 
 IN_MEMORY = Session()
 """Nothing is stored, and nobody hears of the progress."""
+
+
+def reporting(items: Iterable[T], count: int, advance: Advance, start: float = 0.0, end: float = 1.0) -> Iterator[T]:
+    """Yield `count` items, and report after each how far between `start` and `end` the batch is."""
+    for number, item in enumerate(items, 1):
+        yield item
+        advance(start + (end - start) * number / count)
 
 
 class _Files(Generic[R]):
