@@ -33,14 +33,13 @@ def expected(name: str, known: Iterable[str]) -> str:
     """Say what was expected in the place of `name`, and which of it is nearest."""
     folded = {candidate.lower(): candidate for candidate in known}
     nearest = get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
-    return (
-        f"did you mean {folded[nearest[0]]!r}? " if nearest else ""
-    ) + f"expected one of {', '.join(folded.values())}"
+    suggestion = f"did you mean {folded[nearest[0]]!r}? " if nearest else ""
+    return f"{suggestion}expected one of {', '.join(folded.values())}"
 
 
 def require(extra: str) -> None:
     """Refuse to begin what would end in a missing package."""
-    for package in dict.fromkeys((*EXTRAS["cli"], *EXTRAS[extra])):
+    for package in (*EXTRAS["cli"], *EXTRAS[extra]):
         if find_spec(package) is None:
             raise GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")
 
@@ -48,7 +47,7 @@ def require(extra: str) -> None:
 def explained(error: ModuleNotFoundError) -> GradDivError | None:
     """Return the error that says which extra has the package that was not found; None if none has."""
     package = (error.name or "").partition(".")[0]
-    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
-    if extra is None:
-        return None
-    return GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")
+    for extra, packages in EXTRAS.items():
+        if package in packages:
+            return GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")
+    return None

@@ -27,15 +27,20 @@ MOVED: dict[str, str] = {
 }
 
 
-def names_moved_from(module: str) -> Callable[[str], object]:
-    """The `__getattr__` of a module from which some names moved."""
+def names_moved_from(module: str, homes: Sequence[str] = ()) -> Callable[[str], object]:
+    """The `__getattr__` of a module from which some names moved; or of one that moved to `homes`, and has warned."""
 
     def getattr_(name: str) -> object:
         old = f"{module}.{name}"
-        if old not in MOVED:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        _warn(old, MOVED[old])
-        return resolve_name(MOVED[old])
+        if old in MOVED:
+            if not homes:
+                _warn(old, MOVED[old])
+            return resolve_name(MOVED[old])
+        # Python itself asks every module for names such as __file__, while others are being imported
+        for home in map(import_module, () if name.startswith("__") else homes):
+            if hasattr(home, name):
+                return getattr(home, name)
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     return getattr_
 
@@ -54,20 +59,9 @@ class _Finder(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         old = module.__name__
-        new = MOVED[old]
-        _warn(old, new)
-
-        def getattr_(name: str) -> object:
-            if (moved := MOVED.get(f"{old}.{name}")) is not None:
-                return resolve_name(moved)
-            # Python itself asks every module for names such as __file__, while others are being imported
-            for home in map(import_module, () if name.startswith("__") else new.split()):
-                if hasattr(home, name):
-                    return getattr(home, name)
-            raise AttributeError(f"module {old!r} has no attribute {name!r}")
-
-        module.__doc__ = f"Now {new}."
-        module.__getattr__ = getattr_  # type: ignore[method-assign]
+        _warn(old, MOVED[old])
+        module.__doc__ = f"Now {MOVED[old]}."
+        module.__getattr__ = names_moved_from(old, MOVED[old].split())  # type: ignore[method-assign]
 
 
 def install() -> None:

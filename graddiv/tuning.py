@@ -118,23 +118,15 @@ def own_regularizer(experiment: Experiment) -> str:
 
 
 def tune(
-    experiment: Experiment,
-    out: Path,
-    search: Search,
-    judge: Judge,
-    *,
-    storage: str | None = None,
-    data_root: str | None = None,
-    device: str | None = None,
-    listener: Callable[[str], Listener] | None = None,
-) -> list[Result]:
+    experiment: Experiment, out: Path, search: Search, judge: Judge, *, storage: str | None = None,
+    data_root: str | None = None, device: str | None = None, listener: Callable[[str], Listener] | None = None,
+) -> list[Result]:  # fmt: skip
     """Train and judge every trial that is left; return the results of all, the best one first.
 
     Each trial is an ordinary run directory below `out`.  The list of trials is an Optuna study: a file in `out`, or
     `storage`, from which several machines may take trials.  Killed at any moment, the same call resumes; a trial that
     was being trained is resumed, too.
 
-    out: the directory of all trials.
     search, judge: what is tried, and the attack on validation data by which it is compared.
     storage: an Optuna URL; by default a file in `out`, which processes of one machine may share.
     data_root: the folder of the official data files; by default the usual places are searched.

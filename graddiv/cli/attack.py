@@ -14,6 +14,7 @@ from graddiv.progress import leads
 if TYPE_CHECKING:
     from graddiv.attacks import Attack
     from graddiv.evaluation import Cell
+    from graddiv.evaluation.robustness import Mode
     from graddiv.geometry import Geometry
 
 CHECKLIST = "checklist"  #: the measurement that is a list of verdicts
@@ -80,19 +81,19 @@ class Attacks:
             typer.echo(f"{name} is left out: it is not made for the norm {geometry.name}", err=True)
         return made, others
 
-    def cells(self, work: Work, geometry: "Geometry") -> "list[Cell]":
+    def cells(
+        self, work: Work, geometry: "Geometry", chosen: "tuple[list[Attack], list[Attack]]", modes: "list[Mode]"
+    ) -> "list[Cell]":
         """Every attack in every mode at every radius, and clean images."""
         from graddiv.evaluation import cells, papers_cells, strong_cells
-        from graddiv.evaluation.robustness import parse_modes
 
-        own, others = self.chosen(geometry)
+        own, others = chosen
         target, models = work.target, whole_numbers(self.n)
         every: dict[str, Any] = {"repeats": self.repeats, "random": target.random}
         if self.strong:
             spent: dict[str, Any] = {"passes": self.passes, "repeats": self.repeats, "geometry": geometry}
             wanted = strong_cells(target, work.radii, work.session, **spent)
         else:
-            modes = parse_modes(words(self.modes))
             wanted = [cell for n in models for cell in cells(own, work.radii, modes=modes, n=n, **every)]
         wanted = papers_cells(wanted, target) if self.paper_rows else wanted
         beside = [cell for n in models for cell in cells(others, work.radii, modes=["eot"], n=n, **every)]
@@ -117,15 +118,18 @@ def attack(runs: list[Path], /, attacks: Attacks, evaluation: Evaluation, machin
     """
     from graddiv.cli.show import print_curve, print_records
     from graddiv.evaluation import attack_all, attack_until_fooled
+    from graddiv.evaluation.robustness import parse_modes
     from graddiv.records import AttackRecord
 
     geometry, how = evaluation.geometry, attack_until_fooled if attacks.total_only else attack_all
+    chosen = attacks.chosen(geometry)  # before data are loaded, since a name may be wrong
+    modes = [] if attacks.strong else parse_modes(words(attacks.modes))
     found: list[Any] = []
     directories = []
     with machine.process() as process:
         for run in runs:
             with evaluation.of(run, process, machine, run.name if len(runs) > 1 else "") as work:
-                found += how(work.target, attacks.cells(work, geometry), work.session)
+                found += how(work.target, attacks.cells(work, geometry, chosen, modes), work.session)
                 directories.append(work.session.directory)
     if leads():
         print_records(found)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INTERVAL = "95 % interval"
 SPREADS = "±: over draws. Interval: of other draws and other test examples."
-COLOURS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
+COLORS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence": "dim"}
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -143,7 +143,7 @@ def print_verdicts(items: "Sequence[Item]", title: str) -> None:
     """Checks with their verdict and evidence."""
     shown = Table("", "verdict", "evidence", title=title, title_justify="left", show_lines=True)
     for item in items:
-        shown.add_row(item.name, f"[{COLOURS[item.verdict]}]{item.verdict}[/]", item.sentence)
+        shown.add_row(item.name, f"[{COLORS[item.verdict]}]{item.verdict}[/]", item.sentence)
     Console().print(shown)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from graddiv.cli.options import Machine, Training, command, number, numbers, suggest, words
+from graddiv.errors import GradDivError
 from graddiv.progress import Bar, leads, shown
 from graddiv.progress import tensorboard as curves
 
@@ -41,6 +42,7 @@ def train(
     from graddiv.runs import Run
     from graddiv.training import train as run
 
+    _check_data(experiment, machine)
     keep_memory()
     if leads():
         about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
@@ -93,6 +95,7 @@ def tune(
     search = tuning.Search(among, tuple(numbers(lambdas)) or LAMBDAS, sampler, trials)
     judge = tuning.Judge(number(epsilon) if epsilon else radius(experiment), n, m, examples)
     directory = out or Path("runs") / f"tune-{experiment.run_name}"
+    _check_data(experiment, machine)
     each = _training_time(experiment, machine.device)
     typer.echo(f"{search.size} trials, each about {each} on this machine, in {directory}")
     with Bar(stderr=False) as bar:
@@ -111,6 +114,19 @@ def tune(
         suggest("graddiv train with these settings, and another --seed if you report its accuracy")
     else:
         suggest("the same with smaller --lambdas: no trial came to an end without diverging")
+
+
+def _check_data(experiment: "Experiment", machine: Machine) -> None:
+    """Refuse to begin without the files of the data set, and name one that needs none."""
+    from graddiv.data import SOURCES
+    from graddiv.data.files import fetch_command, locate
+
+    source, root = SOURCES[experiment.data.name], machine.data_root
+    if any(locate(source, file, root) is None for file in source.files.get("train", ())):
+        raise GradDivError(
+            f"data set '{source.name}' is missing: get it with '{fetch_command(source, root)}', or take mnist-mini, "
+            "which comes with the package, as in 'graddiv train mnist-mini/adv-bnn'"
+        )
 
 
 def _training_time(experiment: "Experiment", device: str | None) -> str:

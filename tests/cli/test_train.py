@@ -17,13 +17,15 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """run(*words) runs `graddiv` in an empty directory, where every data set has twelve images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("graddiv.data.load", loader(12))
+    monkeypatch.setattr("graddiv.cli.train._check_data", lambda *_: None)  # there are no files
     monkeypatch.setattr("graddiv.performance.keep_memory", lambda: True)  # not for the other tests of this process
 
-    def invoke(*words: object) -> Result:
-        with no_type_checks():  # typer's context is of a class that its own annotation does not know
-            return CliRunner().invoke(app, [str(word) for word in words])
-
     return invoke
+
+
+def invoke(*words: object) -> Result:
+    with no_type_checks():  # typer's context is of a class that its own annotation does not know
+        return CliRunner().invoke(app, [str(word) for word in words])
 
 
 @pytest.fixture
@@ -102,3 +104,13 @@ def test_tune(run: Run, tiny_recipe: Path, tmp_path: Path, monkeypatch: pytest.M
         "tuning.png",
         "tuning.svg",
     }
+
+
+@pytest.mark.parametrize("verb", ["train", "tune"])
+def test_missing_data_is_told_before_the_plan(tmp_path: Path, verb: str) -> None:
+    result = invoke(verb, "mnist/adv-bnn+graddiv", "--data-root", tmp_path)
+    assert result.stdout == ""
+    message = str(result.exception)
+    assert "data set 'mnist' is missing" in message
+    assert f"graddiv data fetch mnist --data-root {tmp_path}" in message
+    assert "graddiv train mnist-mini/adv-bnn" in message

@@ -209,6 +209,13 @@ def test_the_other_norm(run: Path) -> None:
             graddiv(*words, "--norm", "l2" if name == "bb" else "l3")
 
 
+def test_names_are_checked_before_data_are_loaded(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graddiv.evaluation.target.load", lambda *_: pytest.fail("the data are loaded"))
+    for words, message in ((("--attacks", "pdg"), "unknown attack 'pdg'"), (("--modes", "eto"), "unknown mode 'eto'")):
+        with pytest.raises(GradDivError, match=message):
+            graddiv("attack", run, *words)
+
+
 @pytest.mark.slow
 def test_measurements_in_the_other_norm(run: Path) -> None:
     for what in ("gradient-noise", "rotation", "concentration"):
