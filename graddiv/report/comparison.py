@@ -102,9 +102,10 @@ class PublishedValue(NamedTuple):
 
     mean: float
     std: float | None = None  #: over its runs; where none is given, None
+    commented: bool = False  #: whether it stands in the source of the publication alone, as a comment
 
     def __str__(self) -> str:
-        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "")
+        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "") + "†" * self.commented
 
 
 class NothingPublished:

@@ -18,6 +18,7 @@ Value = TypeVar("Value")
 
 LABELS = ("clean", *(f"{mode}{attack}" for mode in records.MODE_PREFIXES for attack in records.PAPER_ATTACKS))
 NUMBERS = ("mean", "std", "repeats", "low", "high")
+COMMENTED = " †: the row is a comment in the paper's source and was not printed."
 DRAWS = "Mean ± std is over draws: every repeat is judged by two ensembles."
 
 
@@ -55,7 +56,8 @@ def attack_table(comparison: Comparison) -> Table | None:
         title=f"Accuracy (%) under attack, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
-        caption=_attack_caption(comparison, labels, decides, bool(marked)),
+        caption=_attack_caption(comparison, labels, decides, bool(marked))
+        + (COMMENTED if any("†" in cell for row in body for cell in row) else ""),
         published=frozenset(marked),
         highlighted=frozenset(highlighted),
         number_columns=("attack", "method", "lam", *NUMBERS, "per_draw", "paper_mean", "paper_std"),

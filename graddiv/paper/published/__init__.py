@@ -25,7 +25,8 @@ NUMBERS = {"mean": float, "std": float, "accuracy": float, "epsilon": float, "va
 def rows(name: str) -> tuple[dict[str, Any], ...]:
     """The rows of a file here, None where a cell is empty: the paper names no n, or gives no std.
 
-    table1: attack, method, mean, std (CIFAR-10, epsilon 8/255).  supplement: data, attack, n, method, epsilon,
+    table1: attack, method, mean, std (CIFAR-10, epsilon 8/255), commented: "yes" where the paper's source has the row
+    as a comment, so that it was never printed.  supplement: data, attack, n, method, epsilon,
     accuracy.  text, numbers that stand in no table: figure (of ours), data, method, epsilon, quantity, value.
     """
     lines = files(__name__).joinpath(f"{name}.csv").read_text(encoding="utf-8").splitlines()
@@ -48,13 +49,15 @@ class PaperValues(NothingPublished):
     def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
         """What the paper gives for an attack (or "clean") on a method: in its Table 1, or else in its supplement.
 
+        The two differ in clean accuracy: a table at the radius of Table 1 has Table 1's, any other the supplement's.
         n matters where the supplement tells n apart, and in the EOT rows of Table 1, which have one n; None: any.
         """
-        theirs = 0.0 if attack == "clean" else epsilon / self.ratio
-        if self.data == TABLE1_DATA and (attack == "clean" or math.isclose(theirs, TABLE1_EPSILON, rel_tol=CLOSE)):
+        theirs = epsilon / self.ratio
+        if self.data == TABLE1_DATA and math.isclose(theirs, TABLE1_EPSILON, rel_tol=CLOSE):
             found = next((row for row in rows("table1") if (row["attack"], row["method"]) == (attack, method)), None)
             if found is not None and (n in (None, TABLE1_N) or not attack.startswith("EOT-")):
-                return PublishedValue(found["mean"], found["std"])
+                return PublishedValue(found["mean"], found["std"], commented=found["commented"] is not None)
+        theirs = 0.0 if attack == "clean" else theirs
         of_supplement = self._supplement(method, attack, n)
         return next((PublishedValue(v) for e, v in of_supplement if math.isclose(e, theirs, rel_tol=CLOSE)), None)
 
