@@ -4,6 +4,7 @@ from pathlib import Path
 
 from graddiv.errors import GradDivError
 from graddiv.records.kinds import (
+    AttackedEnsembleRecord,
     AttackRecord,
     BoundaryRecord,
     CertificateRecord,
@@ -15,6 +16,7 @@ from graddiv.records.kinds import (
     LossIncreaseRecord,
     MeasurementRecord,
     NearbyRecord,
+    PathRecord,
     RotationRecord,
     TotalRecord,
     TrajectoryRecord,
@@ -48,9 +50,10 @@ from graddiv.records.statistics import (
 
 __all__ = [
     "ALL_TOTAL", "CROSS_FITTED_TOTAL", "MODE_PREFIXES", "PAPERS_TOTAL", "PAPER_ATTACKS", "PAPER_ROWS", "AttackRecord",
+    "AttackedEnsembleRecord",
     "BoundaryRecord", "CertificateRecord", "ConcentrationRecord", "DataIdentity", "EnsembleSizeRecord", "Flips",
     "GradientNoiseRecord", "GradientsRecord", "Interval", "JudgementRecord", "LossIncreaseRecord",
-    "MeasurementRecord", "NearbyRecord", "Record", "RotationRecord", "Row", "Summary", "TotalRecord",
+    "MeasurementRecord", "NearbyRecord", "PathRecord", "Record", "RotationRecord", "Row", "Summary", "TotalRecord",
     "TrajectoryRecord", "TransferRecord", "accuracy", "as_rows", "by_value", "cross_fitted_total", "curve", "flips",
     "over_trainings", "read_all", "summary", "table", "table_per_epsilon", "total", "wilson",
 ]  # fmt: skip

@@ -327,6 +327,33 @@ class EnsembleSizeRecord(MeasurementRecord, kind="ensemble-size"):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
+class AttackedEnsembleRecord(EnsembleSizeRecord, kind="ensemble-size-attacked", named_by=("epsilon",)):
+    """The same on images that EOT-PGD made of other models."""
+
+    epsilon: float
+    m: int
+    models: int  #: Models at each step of the attack.
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
+    """How concentrated and how long the soft margin's gradients are at steps of EOT-PGD, and the margin there."""
+
+    n: int  #: Gradients at each point, and models at each step of the attack.
+    epsilon: float
+    steps: list[int]  #: Steps of the attack, the first of them 0: the clean image.
+    mean_cosine: Float[np.ndarray, "b steps"]  #: Mean over pairs of gradients; NaN where one has no direction.
+    length: Float[np.ndarray, "b steps"]  #: Mean length of a gradient.
+    margin: Float[np.ndarray, "b steps"]  #: Mean soft margin: negative where models are right.
+
+    @property
+    def summary(self) -> str:
+        rho = np.sqrt(np.maximum(self.mean_cosine, 0.0))
+        places = ", ".join(f"{_median(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
+        return f"rho of {self.n} gradients after steps of EOT-PGD, medians: {places}"
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
 class CertificateRecord(MeasurementRecord, kind="certificate"):
     """The winner of the vote, and the l_2 radius within which it is proved to win, at level 1 - alpha each."""
 
