@@ -83,7 +83,7 @@ def summary(verdicts: Sequence[Bool[np.ndarray, " b"]], repeats: int | None = No
 
 def accuracy(records: Sequence[AttackRecord]) -> Summary:
     """The share of examples left right by one attack, over its repeats, each judged by both ensembles."""
-    return summary([flags for r in records for flags in (r.correct, r.correct_again)], len(records))
+    return summary([flags for r in records for flags in r.verdicts], len(records))
 
 
 def over_trainings(summaries: Sequence[Summary]) -> Summary:
@@ -98,8 +98,7 @@ def over_trainings(summaries: Sequence[Summary]) -> Summary:
 
 def total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray, " b"]]:
     """AND over attacks: an example counts only if every one of them failed on it; for either ensemble of one repeat."""
-    either = zip(*((record.correct, record.correct_again) for record in records), strict=True)
-    return [np.logical_and.reduce(verdicts) for verdicts in either]
+    return [np.logical_and.reduce(either) for either in zip(*(r.verdicts for r in records), strict=True)]
 
 
 def cross_fitted_total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray, " b"]]:
