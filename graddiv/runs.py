@@ -142,10 +142,9 @@ class Run:
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
     def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
-        """F as trained, in eval mode: at the end of training, or after an epoch of which a checkpoint was kept.
+        """F in eval mode, at the end of training or after an epoch whose checkpoint was kept.
 
-        `data_root` is the folder of the official data files, by default looked for: some networks hold training
-        examples.
+        `data_root`: the folder of the official data files, for networks that hold training examples.
         """
         path = self.trained_checkpoint if epoch is None else self.checkpoint(epoch)
         tensors, about = store.read_tensors(path)

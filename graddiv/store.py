@@ -146,18 +146,18 @@ def _parse(loads: Callable[[str], object], text: str, source: str, language: str
         raise too_deep from None
     except (ValueError, OverflowError) as error:
         raise GradDivError(f"cannot read {source} as {language}: {str(error).splitlines()[0]}") from None
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(DEEPEST):
-        level = [part for whole in level for part in _parts(whole)]
+        level = [
+            part
+            for whole in level
+            for part in (whole.values() if isinstance(whole, dict) else whole if isinstance(whole, list) else ())
+        ]
     if level:
         raise too_deep
     if not isinstance(value, dict):
         raise GradDivError(f"cannot read {source}: it holds {type(value).__name__} {value!r:.40}, expected an object")
     return value
-
-
-def _parts(whole: object) -> list[Any]:
-    return list(whole.values()) if isinstance(whole, dict) else whole if isinstance(whole, list) else []
 
 
 def write_once_or_match(
@@ -313,8 +313,8 @@ def _with_description(content: bytes, description: Mapping[str, object]) -> byte
     metadata = {DESCRIPTION: json.dumps(description), CHECKSUM: UNKNOWN}
     header = json.dumps({"__metadata__": metadata, **json.loads(content[8 : 8 + length])}, separators=(",", ":"))
     padded = header.encode().ljust(-(-len(header.encode()) // 8) * 8)
-    begin, data = len(padded).to_bytes(8, "little") + padded, memoryview(content)[8 + length :]
-    return b"".join([begin.replace(_field(UNKNOWN), _field(_digest(begin, data)), 1), data])
+    whole = b"".join([len(padded).to_bytes(8, "little"), padded, memoryview(content)[8 + length :]])
+    return whole.replace(_field(UNKNOWN), _field(hashlib.sha256(whole).hexdigest()), 1)
 
 
 def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -338,8 +338,7 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def _verify(content: bytes, checksum: object, path: Path) -> None:
-    length = 8 + int.from_bytes(content[:8], "little")
-    found = _digest(content[:length].replace(_field(str(checksum)), _field(UNKNOWN), 1), memoryview(content)[length:])
+    found = hashlib.sha256(content.replace(_field(str(checksum)), _field(UNKNOWN), 1)).hexdigest()
     if found != checksum:
         was, wanted = found[:10], str(checksum)[:10]
         raise GradDivError(f"{path} is damaged: its content has sha256 {was}, expected {wanted}{WHAT_TO_DO}")
@@ -347,9 +346,3 @@ def _verify(content: bytes, checksum: object, path: Path) -> None:
 
 def _field(checksum: str) -> bytes:
     return f'"{CHECKSUM}":"{checksum}"'.encode()
-
-
-def _digest(begin: bytes, data: memoryview) -> str:
-    digest = hashlib.sha256(begin)
-    digest.update(data)
-    return digest.hexdigest()

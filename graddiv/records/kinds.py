@@ -103,9 +103,9 @@ class TotalRecord(JudgedRecord, kind="total"):
 
     @property
     def share_of_passes(self) -> float:
-        """Passes spent, as a share of what all attacks would have spent on all images; NaN if one of them never ran.
+        """Passes spent, as a share of what all attacks cost on all images, judged by those that each saw.
 
-        An attack costs the same on every image, so those that it saw tell what the others would have cost.
+        NaN if an attack never ran.
         """
         counts = self.seen.sum(0)
         if not counts.all():

@@ -5,8 +5,7 @@ with a missing, unknown or misshapen part is refused by name when it is read.  N
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import MISSING, Field, dataclass, fields
-from functools import cache
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
 from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
@@ -22,6 +21,7 @@ CHECKLIST = "checklist.json"  #: The verdicts of the checklist, beside the recor
 PILOTS = "pilot"  #: The directory of the records, of few examples, from which the strong suite chose its draws.
 LARGEST = 10**9  #: No record is of more examples.
 
+Names = Collection[str]
 R = TypeVar("R", bound="Record")
 
 KINDS: Registry[type["Record"]] = Registry("kind of record")  #: Every kind of record by the name that its files carry.
@@ -42,6 +42,8 @@ class Record:
 
     kind: ClassVar[str]
     named_by: ClassVar[tuple[str, ...]] = ()  #: Settings that tell files of this kind in one directory apart.
+    array_types: ClassVar[dict[str, Any]]  #: The declared arrays with their types, such as Bool[np.ndarray, "b n"].
+    setting_types: ClassVar[dict[str, Any]]  #: All else that is declared.
 
     target: str  #: The name of the network: that of its run, if it has one.
     method: str | None = None  #: The defense, such as adv-bnn+graddiv; None for a network in memory.
@@ -58,6 +60,9 @@ class Record:
 
     def __init_subclass__(cls, kind: str = "", named_by: tuple[str, ...] = ()) -> None:
         dataclass(frozen=True, eq=False, kw_only=True)(cls)
+        hints = get_type_hints(cls)
+        cls.array_types = {name: hint for name, hint in hints.items() if hasattr(hint, "dim_str")}
+        cls.setting_types = {f.name: hints[f.name] for f in fields(cls) if f.name not in cls.array_types}
         if kind:
             cls.kind, cls.named_by = kind, named_by
             KINDS[kind] = cls
@@ -65,16 +70,16 @@ class Record:
     @classmethod
     def made(cls: type[R], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> R:
         """The record of a description and arrays; `source`, the file's name, begins every complaint."""
-        declared, settings = _arrays_of(cls), {f.name: f for f in _settings_of(cls)}
         values: dict[str, Any] = {name: value for name, value in description.items() if name != "kind"}
-        _check_names(source, "setting", values, [n for n, f in settings.items() if f.default is MISSING], settings)
-        _check_names(source, "array", arrays, declared, declared)
+        needed = [name for name in cls.setting_types if not hasattr(cls, name)]  # those without a default
+        _check_names(source, "setting", values, needed, cls.setting_types)
+        _check_names(source, "array", arrays, cls.array_types, cls.array_types)
         for name, value in values.items():
-            if not _is_a(value, hint := _hints_of(cls)[name]):
+            if not _is_a(value, hint := cls.setting_types[name]):
                 expected = hint.__name__ if isinstance(hint, type) else hint
                 expected = ", ".join(DataIdentity._fields) if hint is DataIdentity else expected
                 raise GradDivError(f"{source}: the setting {name!r} is {value!r:.80}, expected {expected}")
-        _check_shapes(source, declared, arrays, values["examples"])
+        _check_shapes(source, cls.array_types, arrays, values["examples"])
         return cls(**{**values, **arrays, "data": DataIdentity(**values["data"])})
 
     @classmethod
@@ -90,39 +95,22 @@ class Record:
 
     def value(self, name: str) -> Any:
         """A setting by name, such as the one that a sweep goes over."""
-        if name not in [f.name for f in _settings_of(type(self))]:
+        if name not in self.setting_types:
             raise GradDivError(f"records of kind {self.kind!r} have no setting {name!r}")
         return getattr(self, name)
 
     @property
     def description(self) -> dict[str, Any]:
         """All settings by name."""
-        return {**{f.name: getattr(self, f.name) for f in _settings_of(type(self))}, "data": self.data._asdict()}
+        return {**{name: getattr(self, name) for name in self.setting_types}, "data": self.data._asdict()}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name."""
-        return {name: getattr(self, name) for name in _arrays_of(type(self))}
+        return {name: getattr(self, name) for name in self.array_types}
 
 
-@cache  # reading hints takes longer than reading a record
-def _hints_of(record: type[Record]) -> dict[str, Any]:
-    """The declared type of each part."""
-    return get_type_hints(record)
-
-
-def _arrays_of(record: type[Record]) -> dict[str, Any]:
-    """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
-    return {name: hint for name, hint in _hints_of(record).items() if hasattr(hint, "dim_str")}
-
-
-def _settings_of(record: type[Record]) -> list[Field[Any]]:
-    return [f for f in fields(record) if f.name not in _arrays_of(record)]
-
-
-def _check_names(
-    source: str, what: str, found: Collection[str], needed: Collection[str], known: Collection[str]
-) -> None:
+def _check_names(source: str, what: str, found: Names, needed: Names, known: Names) -> None:
     for name in needed:
         if name not in found:
             raise GradDivError(f"{source} lacks the {what} {name!r}: it is damaged, or of another version of graddiv")
@@ -138,11 +126,7 @@ def _is_a(value: object, hint: Any) -> bool:
     if get_origin(hint) is list:
         return isinstance(value, list) and all(_is_a(part, get_args(hint)[0]) for part in value)
     if hint is DataIdentity:
-        return (
-            isinstance(value, dict)
-            and set(value) == set(hint._fields)
-            and all(isinstance(v, str) for v in value.values())
-        )
+        return isinstance(value, dict) and {k: type(v) for k, v in value.items()} == hint.__annotations__
     if hint in (int, float):
         return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
     return isinstance(value, get_origin(hint) or hint)
