@@ -124,7 +124,7 @@ class Run:
     @property
     def log(self) -> list[dict[str, Any]]:
         """The lines of the log so far."""
-        return self._lines()
+        return read_log(self.log_file)
 
     @property
     def epochs(self) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ class Run:
     @property
     def epochs_done(self) -> int:
         """How many epochs are trained; 0 where training has not begun."""
-        return max((line["epoch"] for line in self.epochs), default=0) if self.log_file.exists() else 0
+        return _last_epoch(self.log) if self.log_file.exists() else 0
 
     @property
     def finished(self) -> bool:
@@ -142,18 +142,16 @@ class Run:
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
     def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
-        """F as trained, in eval mode: at the end of training, or after an epoch of which a checkpoint was kept.
+        """F in eval mode, at the end of training or after an epoch whose checkpoint was kept.
 
-        `data_root` is the folder of the official data files, by default looked for: some networks hold training
-        examples.
+        `data_root`: the folder of the official data files, for networks that hold training examples.
         """
         path = self.trained_checkpoint if epoch is None else self.checkpoint(epoch)
         tensors, about = store.read_tensors(path)
         if epoch is None:
             about = about if path == self.last_checkpoint else store.read_tensors(self.last_checkpoint)[1]
-            epochs = self.experiment.epochs
-            lines = self._lines(TrainingPosition.of(about, self.last_checkpoint).log_size)
-            done = max((line["epoch"] for line in lines if line["event"] == "epoch"), default=0)
+            log_size = TrainingPosition.of(about, self.last_checkpoint).log_size
+            done, epochs = _last_epoch(read_log(self.log_file, log_size)), self.experiment.epochs
             if done < epochs:
                 raise GradDivError(
                     f"{self.path} is not trained to its end, but to epoch {done} of {epochs}: run its training again"
@@ -162,22 +160,15 @@ class Run:
         load_state(F, network_part(tensors), path)
         return F.eval()
 
-    def _lines(self, size: int | None = None) -> list[dict[str, Any]]:
-        """The lines of the log, or those that it had when it was of this size: when a checkpoint was taken."""
-        lines = read_log(self.log_file, size)
-        for number, line in enumerate(lines, 1):
-            event = line.get("event")
-            values = [value for key, value in line.items() if key != "event"]
-            numbers = type(line.get("epoch")) is int and all(isinstance(value, int | float) for value in values)
-            if not isinstance(event, str) or (event == "epoch" and not numbers):
-                raise GradDivError(f"{self.log_file}: line {number} is {line!r:.80}, expected an event, or an epoch")
-        return lines
-
     def state(self) -> dict[str, Tensor]:
         """The parameters and buffers of the trained network."""
         if not self.last_checkpoint.exists():
             raise GradDivError(f"{self.path} holds no trained network: expected a run directory or a safetensors file")
         return network_part(store.read_tensors(self.trained_checkpoint)[0])
+
+
+def _last_epoch(log: list[dict[str, Any]]) -> int:
+    return max((line["epoch"] for line in log if line["event"] == "epoch"), default=0)
 
 
 def network_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -233,7 +224,8 @@ def check_tensor(name: str, found: Tensor | None, wanted: Tensor | None, path: P
 
 # ---- the log: JSON lines, each with a checksum of the file up to its own end, so a changed or missing line is noticed
 
-BEGIN, DIGITS = b'{"sha256": "', 16  #: How a line begins, and the length of the checksum that follows.
+BEGIN = b'{"sha256": "'  #: How a line begins.
+TEXT = len(BEGIN) + 16  #: Where the checksum that follows ends.
 
 
 class Log:
@@ -243,7 +235,7 @@ class Log:
         """Open the log for writing at `size` bytes; later lines are of steps that will be repeated, and are cut off."""
         self.path = path
         if size:
-            read_log(path, size)
+            read_log(path, size)  # refuses a damaged one
         self._digest = hashlib.sha256(store.read(path)[:size] if size else b"")
         with store.writes_to(path):
             self._file = path.open("ab", buffering=0)  # a buffer would lose lines when writing fails
@@ -253,7 +245,7 @@ class Log:
     def __call__(self, **values: object) -> None:
         """Append one line; NaN is an error, because JSON has no NaN."""
         text = json.dumps({"sha256": "", **values}, allow_nan=False).encode()[len(BEGIN) :]
-        line = BEGIN + _line_checksum(self._digest, text) + text + b"\n"
+        line = _sealed(self._digest, text) + b"\n"
         self._digest.update(line)
         with store.writes_to(self.path):
             while line:  # a disk that is nearly full takes a part of the line first
@@ -279,29 +271,20 @@ def read_log(path: Path, size: int | None = None) -> list[dict[str, Any]]:
     *lines, rest = store.read(path)[:size].split(b"\n")
     digest, found = hashlib.sha256(), []
     for number, line in enumerate(lines, 1):
-        if not _is_intact(digest, line):
-            raise _damaged_line(path, number)
+        if line != _sealed(digest, line[TEXT:]):
+            break
         values = store.parse_json(line.decode("utf-8", "replace"), f"{path}, line {number}")
-        values.pop("sha256", None)
-        found.append(values)
+        found.append({key: value for key, value in values.items() if key != "sha256"})
         digest.update(line + b"\n")
     # a last line that was cut off is left out; a whole one whose newline has changed is damage
-    if _is_intact(digest, rest[:-1]) or (size is not None and rest):
-        raise _damaged_line(path, len(lines) + 1)
+    whole = rest[:-1] == _sealed(digest, rest[TEXT:-1])
+    if len(found) < len(lines) or whole or (size is not None and rest):
+        raise GradDivError(f"{path} is damaged: line {len(found) + 1} is not as it was written{store.WHAT_TO_DO}")
     return found
 
 
-def _is_intact(digest: "hashlib._Hash", line: bytes) -> bool:
-    """Whether a line has the checksum of what is before it and of itself."""
-    checksum, text = line[len(BEGIN) : len(BEGIN) + DIGITS], line[len(BEGIN) + DIGITS :]
-    return line.startswith(BEGIN) and checksum == _line_checksum(digest, text)
-
-
-def _line_checksum(before: "hashlib._Hash", text: bytes) -> bytes:
+def _sealed(before: "hashlib._Hash", text: bytes) -> bytes:
+    """The line of this text: it begins with the checksum of what is before it and of itself."""
     digest = before.copy()
     digest.update(text)
-    return digest.hexdigest()[:DIGITS].encode()
-
-
-def _damaged_line(path: Path, number: int) -> GradDivError:
-    return GradDivError(f"{path} is damaged: line {number} is not as it was written{store.WHAT_TO_DO}")
+    return BEGIN + digest.hexdigest()[: TEXT - len(BEGIN)].encode() + text

@@ -4,7 +4,6 @@ Writes are atomic.  Readers take regular files only, of a reasonable size, in UT
 failure into a `GradDivError`.  Checkpoints, records and lines of logs carry a checksum, which is verified.
 """
 
-import errno
 import fcntl
 import hashlib
 import io
@@ -17,11 +16,11 @@ import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import IO, Any, TypeVar, cast
+from typing import IO, Any, cast
 
 import numpy as np
-import safetensors.numpy
 import safetensors.torch
+import torch
 from torch import Tensor
 
 from graddiv.errors import GradDivError
@@ -30,8 +29,6 @@ LARGEST = 1 << 34  #: Bytes of the largest file that is read.
 LARGEST_DOCUMENT = 1 << 26  #: Bytes of the largest JSON or TOML file.
 DEEPEST = 40  #: Nesting of the deepest document: code that follows deeper ones would exhaust the stack.
 WHAT_TO_DO = "; restore it from a copy, or delete it and run the command that made it again"
-
-Loaded = TypeVar("Loaded")
 
 # ---- whole files
 
@@ -43,34 +40,25 @@ class MissingFileError(GradDivError):
 def read(path: Path, limit: int = LARGEST) -> bytes:
     """Return the content of a regular file of at most `limit` bytes."""
     try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            about = os.fstat(file.fileno())
-            regular = stat.S_ISREG(about.st_mode)
-            content = file.read() if regular and about.st_size <= limit else b""
+        about = path.stat()
+        regular = stat.S_ISREG(about.st_mode)
+        content = path.read_bytes() if regular and about.st_size <= limit else b""
     except FileNotFoundError:
         raise MissingFileError(f"there is no {path}") from None
-    except IsADirectoryError:
-        raise GradDivError(f"cannot read {path}: it is a directory, expected a regular file") from None
     except (OSError, ValueError, MemoryError) as error:
         raise GradDivError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from None
     if not regular:
-        kinds = {"a FIFO": stat.S_ISFIFO, "a device": stat.S_ISCHR, "a disk": stat.S_ISBLK}
-        kind = next((name for name, test in kinds.items() if test(about.st_mode)), "no file")
+        kind = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a FIFO"}.get(stat.S_IFMT(about.st_mode), "a device")
         raise GradDivError(f"cannot read {path}: it is {kind}, expected a regular file")
     if about.st_size > limit:
         raise GradDivError(f"cannot read {path}: it has {about.st_size} bytes, expected at most {limit}")
     return content
 
 
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without blocking: opening a FIFO would wait for a writer."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
-def read_text(path: Path, limit: int = LARGEST) -> str:
-    """Return the content of a text file, which is UTF-8 whatever the locale."""
+def _read_document(path: Path) -> str:
+    """Return the content of a JSON or TOML file, which is UTF-8 whatever the locale."""
     try:
-        return read(path, limit).decode("utf-8")
+        return read(path, LARGEST_DOCUMENT).decode("utf-8")
     except UnicodeDecodeError as error:
         raise GradDivError(f"cannot read {path}: it is no UTF-8 text ({error.reason} at byte {error.start})") from None
 
@@ -132,7 +120,7 @@ def write_json(path: Path, value: object) -> None:
 
 def read_json(path: Path) -> dict[str, Any]:
     """Read a JSON file, which must hold an object."""
-    return parse_json(read_text(path, LARGEST_DOCUMENT), str(path))
+    return parse_json(_read_document(path), str(path))
 
 
 def parse_json(text: str, source: str) -> dict[str, Any]:
@@ -142,7 +130,7 @@ def parse_json(text: str, source: str) -> dict[str, Any]:
 
 def read_toml(path: Path) -> dict[str, Any]:
     """Read a TOML file."""
-    return parse_toml(read_text(path, LARGEST_DOCUMENT), str(path))
+    return parse_toml(_read_document(path), str(path))
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
@@ -158,18 +146,18 @@ def _parse(loads: Callable[[str], object], text: str, source: str, language: str
         raise too_deep from None
     except (ValueError, OverflowError) as error:
         raise GradDivError(f"cannot read {source} as {language}: {str(error).splitlines()[0]}") from None
-    level = [value]
+    level: list[Any] = [value]
     for _ in range(DEEPEST):
-        level = [part for whole in level for part in _parts(whole)]
+        level = [
+            part
+            for whole in level
+            for part in (whole.values() if isinstance(whole, dict) else whole if isinstance(whole, list) else ())
+        ]
     if level:
         raise too_deep
     if not isinstance(value, dict):
         raise GradDivError(f"cannot read {source}: it holds {type(value).__name__} {value!r:.40}, expected an object")
     return value
-
-
-def _parts(whole: object) -> list[Any]:
-    return list(whole.values()) if isinstance(whole, dict) else whole if isinstance(whole, list) else []
 
 
 def write_once_or_match(
@@ -247,10 +235,10 @@ def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
 def is_locked(directory: Path, name: str = LOCK) -> bool:
     """Whether a process holds the lock of the directory, by default that of its writer."""
     try:
-        with open(directory / name, "rb", buffering=0, opener=_open_at_once) as file:
+        if not (directory / name).is_file():
+            return False
+        with (directory / name).open("rb", buffering=0) as file:
             return not _try_lock(file, fcntl.LOCK_SH)
-    except FileNotFoundError:
-        return False
     except OSError as error:
         raise GradDivError(f"cannot read {directory / name}: {error.strerror}") from error
 
@@ -259,9 +247,7 @@ def _try_lock(file: IO[bytes], kind: int = fcntl.LOCK_EX) -> bool:
     """Take the lock if nobody has it, and return whether that worked."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
-            raise
+    except BlockingIOError:
         return False
     return True
 
@@ -282,28 +268,27 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], description: Mappin
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Read what `write_tensors` wrote."""
-    return _read_described(safetensors.torch.load, path)
+    """Read what `write_tensors` wrote; refuse a file that graddiv did not write, or that has changed since."""
+    tensors, metadata = _read_safetensors(path)
+    if metadata.keys() != {DESCRIPTION, CHECKSUM}:
+        raise GradDivError(f"{path} is not a file that graddiv wrote")
+    return tensors, parse_json(str(metadata[DESCRIPTION]), str(path))
 
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file of parameters by name, whoever wrote it."""
-    content = read(path)
-    metadata = _metadata(content, path, f"cannot read {path} as safetensors")
-    if CHECKSUM in metadata and DESCRIPTION in metadata:
-        _verify(content, metadata[CHECKSUM], path)
-    return _loaded(safetensors.torch.load, content, path)
+    return _read_safetensors(path)[0]
 
 
 def write_arrays(path: Path, arrays: Mapping[str, np.ndarray], description: Mapping[str, object]) -> None:
     """Write NumPy arrays and their description as one file."""
-    plain = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
-    write(path, _with_description(safetensors.numpy.save(plain), description))
+    write_tensors(path, {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}, description)
 
 
 def read_arrays(path: Path) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Read what `write_arrays` wrote."""
-    return _read_described(safetensors.numpy.load, path)
+    tensors, description = read_tensors(path)
+    return {name: t.numpy() for name, t in tensors.items()}, description
 
 
 def read_npz(path: Path, *names: str) -> dict[str, np.ndarray]:
@@ -328,56 +313,36 @@ def _with_description(content: bytes, description: Mapping[str, object]) -> byte
     metadata = {DESCRIPTION: json.dumps(description), CHECKSUM: UNKNOWN}
     header = json.dumps({"__metadata__": metadata, **json.loads(content[8 : 8 + length])}, separators=(",", ":"))
     padded = header.encode().ljust(-(-len(header.encode()) // 8) * 8)
-    begin, data = len(padded).to_bytes(8, "little") + padded, memoryview(content)[8 + length :]
-    return b"".join([begin.replace(_field(UNKNOWN), _field(_digest(begin, data)), 1), data])
+    whole = b"".join([len(padded).to_bytes(8, "little"), padded, memoryview(content)[8 + length :]])
+    return whole.replace(_field(UNKNOWN), _field(hashlib.sha256(whole).hexdigest()), 1)
 
 
-def _read_described(load: Callable[[bytes], Loaded], path: Path) -> tuple[Loaded, dict[str, Any]]:
-    """The arrays and the description of a file; refuses one that graddiv did not write, or that has changed since."""
+def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """The tensors and the metadata of a file, after its length and, where it has one, its checksum are verified."""
     content = read(path)
-    metadata = _metadata(content, path, f"{path} is not a file that graddiv wrote")
-    if metadata.keys() != {DESCRIPTION, CHECKSUM}:
-        raise GradDivError(f"{path} is not a file that graddiv wrote")
-    _verify(content, metadata[CHECKSUM], path)
-    return _loaded(load, content, path), parse_json(str(metadata[DESCRIPTION]), str(path))
-
-
-def _metadata(content: bytes, path: Path, complaint: str) -> dict[str, Any]:
-    """The metadata of the header; refuses a file that is not as long as the header says."""
-    length = int.from_bytes(content[:8], "little")
+    length = 8 + int.from_bytes(content[:8], "little")
     try:
-        header = parse_json(content[8 : 8 + length].decode("utf-8"), str(path))
-        metadata = header.pop("__metadata__", {})
-        expected = 8 + length + int(max((entry["data_offsets"][1] for entry in header.values()), default=0))
+        header = parse_json(content[8:length].decode("utf-8"), str(path))
+        metadata = dict(header.pop("__metadata__", {}))
+        expected = length + int(max((entry["data_offsets"][1] for entry in header.values()), default=0))
     except (ValueError, LookupError, TypeError, OverflowError):
-        raise GradDivError(complaint) from None
-    if not isinstance(metadata, dict):
-        raise GradDivError(complaint)
+        raise GradDivError(f"cannot read {path} as safetensors: it is not a file that graddiv wrote") from None
     if len(content) != expected:
         raise GradDivError(f"{path} is damaged: it has {len(content)} bytes where {expected} were expected{WHAT_TO_DO}")
-    return metadata
+    if metadata.keys() >= {DESCRIPTION, CHECKSUM}:
+        _verify(content, metadata[CHECKSUM], path)
+    try:
+        return safetensors.torch.load(content), metadata
+    except Exception as error:  # a header that contradicts itself can raise anything
+        raise GradDivError(f"cannot read {path} as safetensors: {error}") from None
 
 
 def _verify(content: bytes, checksum: object, path: Path) -> None:
-    length = 8 + int.from_bytes(content[:8], "little")
-    found = _digest(content[:length].replace(_field(str(checksum)), _field(UNKNOWN), 1), memoryview(content)[length:])
+    found = hashlib.sha256(content.replace(_field(str(checksum)), _field(UNKNOWN), 1)).hexdigest()
     if found != checksum:
         was, wanted = found[:10], str(checksum)[:10]
         raise GradDivError(f"{path} is damaged: its content has sha256 {was}, expected {wanted}{WHAT_TO_DO}")
 
 
-def _loaded(load: Callable[[bytes], Loaded], content: bytes, path: Path) -> Loaded:
-    try:
-        return load(content)
-    except Exception as error:  # a header that contradicts itself can raise anything
-        raise GradDivError(f"cannot read {path} as safetensors: {error}") from None
-
-
 def _field(checksum: str) -> bytes:
     return f'"{CHECKSUM}":"{checksum}"'.encode()
-
-
-def _digest(begin: bytes, data: memoryview) -> str:
-    digest = hashlib.sha256(begin)
-    digest.update(data)
-    return digest.hexdigest()

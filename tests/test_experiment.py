@@ -37,7 +37,7 @@ def test_all_mistakes_are_told_at_once_with_the_nearest_name() -> None:
     for start in (
         "data.name is 'minst', did you mean 'mnist'? expected one of mnist-mini, mnist, cifar10, stl10",
         "training.epochs: is missing",
-        "training.epoch: there is no such key, did you mean 'epochs'? expected one of epochs, batch",
+        "training.epoch: there is no such key, did you mean 'epochs'? expected one of epochs, lr, decays",
         "training.lr is -1: input should be greater than 0",
         "training.batch is 'many': input should be a valid integer",
         "adversary.epsilon is '8/0': input should be a valid number",

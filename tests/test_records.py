@@ -93,7 +93,7 @@ def without(values: dict[str, Any], name: str) -> dict[str, Any]:
         (description(b=49), arrays(), r"the array 'ids' has shape \(50,\) .* b = 49"),
         (without(description(), "epsilon"), arrays(), "lacks the setting 'epsilon'"),
         (description(radius=0.1), arrays(), "has the unknown setting 'radius', expected only target, "),
-        (description(data={"name": "d"}), arrays(), "the setting 'data' is .*, expected name, split and sha256"),
+        (description(data={"name": "d"}), arrays(), "the setting 'data' is .*, expected name, split, sha256"),
         (description(kind="atack"), arrays(), "is a record of kind 'atack', expected one of attack, "),
     ],
 )

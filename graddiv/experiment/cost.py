@@ -6,6 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
+from torch.utils.benchmark import Timer
 
 from graddiv.data import SOURCES
 from graddiv.networks import ARCHITECTURES, architecture
@@ -24,11 +25,11 @@ BESIDES = 1.2
 #: Multiplications per second, about, on two cores of 2020s servers; good to a factor of three (docs/benchmarks.md).
 TWO_CORES = 30e9
 
-SECONDS = 2.0  #: how long a network is tried, at most, after a first pass that warms up
+SECONDS = 1.0  #: How long a network is tried, about.
 BATCH = 64
-TOO_SHORT = 5.0  #: seconds of training on two cores, below which the speed is not measured
+TOO_SHORT = 5.0  #: Seconds of training on two cores, below which the speed is not measured.
 
-Clock = Callable[[], float]  #: tells seconds: of the day, or of the processor's work
+Clock = Callable[[], float]  #: Tells seconds: of the day, or of the processor's work.
 
 
 def forward_work(network: "NetworkSection") -> float:
@@ -68,10 +69,8 @@ def duration(seconds: float) -> str:
     minutes = seconds / 60
     if minutes < 1:
         return "<1 min"
-    for limit, unit, name in ((90, 1, "min"), (48 * 60, 60, "h")):
-        if minutes < limit:
-            return f"{minutes / unit:.0f} {name}"
-    return f"{minutes / (24 * 60):.0f} days"
+    unit, name = (1, "min") if minutes < 90 else (60, "h") if minutes < 48 * 60 else (24 * 60, "days")
+    return f"{minutes / unit:.0f} {name}"
 
 
 def training_seconds(experiment: "Experiment", device: str = "cpu", done: int = 0) -> float:
@@ -88,22 +87,15 @@ def multiplications_per_second(
     Tried once per process for each architecture and width: narrow networks reach a fraction of the speed of wide ones.
     """
     network, shape = experiment.network, SOURCES[experiment.data.name].shape
-    return _passes_per_second(network.architecture, network.width, shape, device, clock) * forward_work(network)
+    return 2 * BATCH * forward_work(network) / _seconds(network.architecture, network.width, shape, device, clock)
 
 
 @cache
-def _passes_per_second(name: str, width: float, shape: tuple[int, int, int], device: str, clock: Clock) -> float:
-    """Forward-equivalents per second and image: a forward and an input backward are two."""
+def _seconds(name: str, width: float, shape: tuple[int, int, int], device: str, clock: Clock) -> float:
+    """The time of a forward and an input backward, which are about two forwards, of a batch."""
     module = channels_last(architecture(name, width).eval().requires_grad_(False)).to(device)
     x = channels_last(torch.rand(BATCH, *shape, generator=generator(0))).to(device).requires_grad_()
-
-    def one() -> None:
-        (g,) = torch.autograd.grad(module(x).sum(), x)
-        float(g.sum())  # waits for a device that works on its own
-
-    one()
-    begun, done = clock(), 0
-    while (spent := clock() - begun) < SECONDS and done < 100:
-        one()
-        done += 1
-    return 2 * BATCH * done / spent
+    # reading the sum waits for a device that works on its own
+    statement = "torch.autograd.grad(module(x).sum(), x)[0].sum().item()"
+    names, threads = {"torch": torch, "module": module, "x": x}, torch.get_num_threads()
+    return Timer(statement, timer=clock, globals=names, num_threads=threads).blocked_autorange(None, SECONDS).mean

@@ -73,14 +73,19 @@ class NetworkSection(Section):
     start: StartSection | None = Field(None, alias="from")  #: a trained network to start from
 
 
-class TrainingSection(Section):
-    """Adam and its schedule."""
+class Schedule(Section):
+    """Adam's learning rate, and how long it trains."""
 
     epochs: Count
-    batch: Count = 128
     lr: Positive = 1e-3
-    decays: tuple[Epochs, ...] = ()  #: after these epochs the learning rate is multiplied by decay
+    decays: tuple[Epochs, ...] = ()  #: after these epochs, since the stage began, the rate is multiplied by decay
     decay: Positive = 0.1
+
+
+class TrainingSection(Schedule):
+    """The schedule of the first stage, and what all stages share."""
+
+    batch: Count = 128
     select: Literal["last", "best"] = "last"  #: the last epoch, or the best one on attacked validation data
     checkpoint_every: Annotated[int, Range(ge=0, le=MOST)] = 0  #: epochs between checkpoints; 0: the last one alone
 
@@ -98,13 +103,9 @@ class GradDivSection(Section):
     low_memory: bool = False
 
 
-class StageSection(Section):
+class StageSection(Schedule):
     """A further stage of training: it goes on from the network of the stage before, with a new Adam."""
 
-    epochs: Count
-    lr: Positive = 1e-3
-    decays: tuple[Epochs, ...] = ()  #: epochs since the stage began
-    decay: Positive = 0.1
     adversary_n: Count | None = None  #: adversary.n in this stage, where it is another one
     graddiv: GradDivSection | None = None
 
@@ -165,9 +166,8 @@ class Experiment(Section):
     @property
     def schedule(self) -> tuple[StageSection, ...]:
         """All stages; the first is what the sections training and graddiv say."""
-        t = self.training
-        first = StageSection(epochs=t.epochs, lr=t.lr, decays=t.decays, decay=t.decay, graddiv=self.graddiv)
-        return (first, *self.stages)
+        own = {name: getattr(self.training, name) for name in Schedule.model_fields}
+        return (StageSection(**own, graddiv=self.graddiv), *self.stages)
 
     @property
     def first_stages(self) -> list["Experiment"]:
@@ -249,11 +249,7 @@ class Experiment(Section):
         return graddiv.data.load(self.data.name, "validation", root) if self.training.select == "best" else None
 
     def build(self, data: Dataset | None = None, root: str | None = None) -> RandomizedNetwork:
-        """F as it is before training.
-
-        `data` is the training set, from which mixup inference takes its partners; where it is not given it is read
-        from `root`, and only if the network needs it.
-        """
+        """F before training; some need `data`, the training set, which is read from `root` where it is not given."""
         name, width = self.network.architecture, self.network.width
 
         def members(k: int) -> list[Any]:
@@ -284,22 +280,17 @@ def _with_sections(defenses: tuple[tuple[str, Defense], ...]) -> type[Experiment
 
 
 def _toml(table: Mapping[str, Any], prefix: str = "") -> str:
-    """A table as TOML: its values, then the tables in it."""
-    parts = {key: value if isinstance(value, list) else [value] for key, value in table.items()}
-    nested = {key: table[key] for key, each in parts.items() if each and isinstance(each[0], dict)}
-    lines = [f"{key} = {_toml_value(value)}\n" for key, value in table.items() if key not in nested and value != []]
-    for key, value in nested.items():
-        name = f"{prefix}{key}"
-        for part in parts[key]:
-            heading = f"[[{name}]]" if isinstance(value, list) else f"[{name}]"
-            lines.append(f"\n{heading}\n{_toml(part, f'{name}.')}")
-    return "".join(lines)
-
-
-def _toml_value(value: object) -> str:
-    """A value that is no table, which TOML writes as JSON does."""
-    text = json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of escapes for one character
-    return text.replace("\x7f", "\\u007f")  # the one control character that JSON leaves as it is
+    """A table as TOML: its values, which TOML writes as JSON does, then the tables and lists of tables in it."""
+    values, tables = [], []
+    for key, value in table.items():
+        parts = value if isinstance(value, list) else [value]
+        if parts and isinstance(parts[0], dict):
+            heading = f"[[{prefix}{key}]]" if isinstance(value, list) else f"[{prefix}{key}]"
+            tables += [f"\n{heading}\n{_toml(part, f'{prefix}{key}.')}" for part in parts]
+        elif parts:
+            text = json.dumps(value, ensure_ascii=False)  # TOML knows no pairs of escapes for one character
+            values.append(f"{key} = {text}\n".replace("\x7f", "\\u007f"))  # the one control character that JSON keeps
+    return "".join(values + tables)
 
 
 def parse(values: Mapping[str, Any], source: str) -> Experiment:

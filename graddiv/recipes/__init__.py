@@ -61,25 +61,25 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
         usual = usual or recipe(f"{experiment.data.name}/{experiment.method}", experiment.scale)
     except GradDivError:  # not one of ours
         return title(experiment.method)
-    R, usual_R = experiment.regularization, usual.regularization
-    last, start = experiment.schedule[-1], experiment.network.start
-    adversary, usual_adversary = experiment.adversary_of(last), usual.adversary_of(usual.schedule[-1])
+    start = experiment.network.start
     second_stage = bool(experiment.stages) or start is not None
     from_scratch = not second_stage and bool(usual.stages)
-    width, epochs = experiment.network.width, usual.schedule[-1 if second_stage else 0].epochs
-    parts = [
-        title(experiment.method) + (" from scratch" if from_scratch else ""),
-        f"width 1/{1 / width:g}" if width != usual.network.width else "",
-        f"{last.epochs} epochs" if last.epochs != epochs else "",
-    ]
-    if adversary is not None and usual_adversary is not None:
-        parts.append(f"trained against {adversary.n} draws" if adversary.n != usual_adversary.n else "")
-        parts.append(f"trained against {adversary.m} steps" if adversary.m != usual_adversary.m else "")
-    if R is not None and usual_R is not None:
-        parts.append(f"λ = {R.lam:g}" if R.lam != usual_R.lam else "")
-        parts.append("R at the adversarial x" if R.at == "adversarial" != usual_R.at else "")
-    parts.append("one filter made steeper" if start is not None and "steep-filter" in start.path else "")
-    return ", ".join(part for part in parts if part)
+    ours, theirs = _traits(experiment), _traits(usual, -1 if second_stage else 0)
+    different = [text for key, text in ours.items() if theirs.get(key, text) != text]
+    steeper = ["one filter made steeper"] if start is not None and "steep-filter" in start.path else []
+    return ", ".join([title(experiment.method) + (" from scratch" if from_scratch else ""), *different, *steeper])
+
+
+def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
+    """What a title may tell of a training, in words; the epochs are those of one stage."""
+    adversary, R = experiment.adversary_of(experiment.schedule[-1]), experiment.regularization
+    width, epochs = experiment.network.width, experiment.schedule[stage].epochs
+    told = {"width": f"width 1/{1 / width:g}", "epochs": f"{epochs} epochs"}
+    if adversary is not None:
+        told |= {"n": f"trained against {adversary.n} draws", "m": f"trained against {adversary.m} steps"}
+    if R is not None:
+        told |= {"lam": f"λ = {R.lam:g}", "at": f"R at the {R.at} x"}
+    return told
 
 
 def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start: Path | None = None) -> Experiment:

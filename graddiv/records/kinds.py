@@ -1,7 +1,6 @@
 """The kinds of records: what each stores, and the line that sums it up."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,9 +9,26 @@ from jaxtyping import Bool, Float, Int, UInt8
 from graddiv.records.record import Record
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class AttackRecord(Record, kind="attack"):
-    """An attack through a view at one epsilon, judged on two ensembles of models that it never saw."""
+class JudgedRecord(Record):
+    """Perturbed images, judged on two ensembles of models that had no part in making them."""
+
+    epsilon: float
+    repeat: int  #: Repeats have independent draws in attack, choice and judgement.
+    distance: Float[np.ndarray, " b"]  #: From the original image, in the norm of the attack.
+    correct: Bool[np.ndarray, " b"]  #: Whether the ensemble is right on the perturbed image.
+    margin: Float[np.ndarray, " b"]  #: Log-odds of the ensemble against the label: negative where it is right.
+    right: Bool[np.ndarray, "b models"]  #: Whether each model of the ensemble is right by itself.
+    correct_again: Bool[np.ndarray, " b"]  #: The same judged by a second ensemble, which has no part in any choice.
+    margin_again: Float[np.ndarray, " b"]
+
+    @property
+    def verdicts(self) -> list[Bool[np.ndarray, " b"]]:
+        """Whether either ensemble is right on the image."""
+        return [self.correct, self.correct_again]
+
+
+class AttackRecord(JudgedRecord, kind="attack"):
+    """An attack through a view at one epsilon."""
 
     label: str  #: The row of the table, such as EOT-PGD; "clean" for images as they are.
     attack: Mapping[str, Any] | None  #: The settings of the attack; None for clean images.
@@ -21,19 +37,10 @@ class AttackRecord(Record, kind="attack"):
     n: int  #: Sample models at each iteration.
     m: int  #: Iterations.
     restarts: int
-    epsilon: float
-    repeat: int  #: Repeats have independent draws in attack and judgement.
-
-    distance: Float[np.ndarray, " b"]  #: From the original image, in the norm of the attack.
     images: Float[np.ndarray, "shown ..."]  #: Adversarial images of the first examples.
     cost_forwards: Int[np.ndarray, " b"]  #: Forward passes that the attack spent on the example; others likewise.
     cost_backwards: Int[np.ndarray, " b"]
     cost_draws: Int[np.ndarray, " b"]
-    correct: Bool[np.ndarray, " b"]  #: Whether the ensemble is right on the adversarial image.
-    margin: Float[np.ndarray, " b"]  #: Log-odds of the ensemble against the label: negative where it is right.
-    right: Bool[np.ndarray, "b models"]  #: Whether each model of the ensemble is right by itself.
-    correct_again: Bool[np.ndarray, " b"]  #: The same judged by a second ensemble, which has no part in any choice.
-    margin_again: Float[np.ndarray, " b"]
 
     @property
     def accuracy(self) -> float:
@@ -62,35 +69,21 @@ class AttackRecord(Record, kind="attack"):
         return self.repeat, self.seed, self.parameters
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class TotalRecord(Record, kind="total"):
+class TotalRecord(JudgedRecord, kind="total"):
     """The worst of several attacks on each image, chosen on models that do not judge it, in one repeat.
 
     An image that is fooled beyond doubt leaves, and the attacks after that one spend nothing on it.
     """
 
     attacks: list[Mapping[str, Any]]  #: Label and settings of each attack in their order; the first is "clean".
-    epsilon: float
-    repeat: int  #: Repeats have independent draws in attack, choice and judgement.
     level: float  #: An image leaves when a fresh ensemble is right about it with a probability below this.
 
     chosen: Int[np.ndarray, " b"]  #: The attack whose image was the worst on the models that choose, and is judged.
     ended: Bool[np.ndarray, " b"]  #: Whether the image left after that attack, since it was fooled beyond doubt.
-    distance: Float[np.ndarray, " b"]  #: From the original image to the judged one, in the norm of its attack.
     cost_forwards: Int[np.ndarray, "b attacks"]  #: Forward passes of each attack on the image; others likewise.
     cost_backwards: Int[np.ndarray, "b attacks"]
     cost_draws: Int[np.ndarray, "b attacks"]
     cost_choice: Int[np.ndarray, "b attacks"]  #: Forward passes of the models that chose.
-    correct: Bool[np.ndarray, " b"]  #: Whether an ensemble that had no part in any choice is right on the worst image.
-    margin: Float[np.ndarray, " b"]  #: Log-odds of the ensemble against the label: negative where it is right.
-    right: Bool[np.ndarray, "b models"]  #: Whether each model of the ensemble is right by itself.
-    correct_again: Bool[np.ndarray, " b"]  #: The same judged by a second ensemble.
-    margin_again: Float[np.ndarray, " b"]
-
-    @property
-    def verdicts(self) -> list[Bool[np.ndarray, " b"]]:
-        """Whether the image survived everything, by either ensemble."""
-        return [self.correct, self.correct_again]
 
     @property
     def labels_of_attacks(self) -> list[str]:
@@ -110,9 +103,9 @@ class TotalRecord(Record, kind="total"):
 
     @property
     def share_of_passes(self) -> float:
-        """Passes spent, as a share of what all attacks would have spent on all images; NaN if one of them never ran.
+        """Passes spent, as a share of what all attacks cost on all images, judged by those that each saw.
 
-        An attack costs the same on every image, so those that it saw tell what the others would have cost.
+        NaN if an attack never ran.
         """
         counts = self.seen.sum(0)
         if not counts.all():
@@ -120,7 +113,6 @@ class TotalRecord(Record, kind="total"):
         return float(self.passes.sum() / (self.passes.sum(0) / counts * len(self.ids)).sum())
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class MeasurementRecord(Record):
     """Something measured on every example, other than an attack's success."""
 
@@ -137,7 +129,6 @@ class MeasurementRecord(Record):
         return f"{self.kind} of the first {self.examples} examples"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class ConcentrationRecord(MeasurementRecord, kind="concentration"):
     """How much n gradients point the same way; NaN where not all of them have a direction."""
 
@@ -158,7 +149,6 @@ class ConcentrationRecord(MeasurementRecord, kind="concentration"):
         return f"concentration of {self.n} gradients, medians: {numbers}, |E g|/E|g| {_median(self.norm_ratio)}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("norm", "epsilon")):
     """How noisy the margin's gradients are, at x0 and where a short attack leads: how many draws an adversary needs."""
 
@@ -183,7 +173,6 @@ class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("n
         return "noise of gradients, medians, " + "; ".join(parts)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class NearbyRecord(MeasurementRecord, kind="nearby", named_by=("epsilon",)):
     """How concentrated the soft margin's gradients are at growing distances from each example."""
 
@@ -208,7 +197,6 @@ class NearbyRecord(MeasurementRecord, kind="nearby", named_by=("epsilon",)):
         return f"rho of {self.n} gradients at distances from x, medians: {places}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class GradientsRecord(MeasurementRecord, kind="gradients"):
     """The unit gradients themselves, at the first examples."""
 
@@ -219,7 +207,6 @@ class GradientsRecord(MeasurementRecord, kind="gradients"):
     images: Float[np.ndarray, "b ..."]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class LossIncreaseRecord(MeasurementRecord, kind="loss-increase", named_by=("epsilon",)):
     """What EOT-PGD adds to the loss, beside Theorem 1's bound on the first-order part."""
 
@@ -242,7 +229,6 @@ class LossIncreaseRecord(MeasurementRecord, kind="loss-increase", named_by=("eps
         return f"loss increase at epsilon {self.epsilon:.4g}, medians: {_median(self.increase)}; Theorem 1's {bound}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class RotationRecord(MeasurementRecord, kind="rotation", named_by=("norm", "epsilon")):
     """What PGD still achieves when each gradient is turned by an angle."""
 
@@ -273,7 +259,6 @@ class TransferSummary(NamedTuple):
     own: float  #: Mean of the diagonal: each sample model's accuracy under an attack on itself.
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class TransferRecord(MeasurementRecord, kind="transfer", named_by=("epsilon",)):
     """Whether sample model j is right on the image that PGD made to fool sample model i."""
 
@@ -298,7 +283,6 @@ class TransferRecord(MeasurementRecord, kind="transfer", named_by=("epsilon",)):
         return f"accuracy on images made for another sample model: {others}; on its own: {100 * found.own:.1f} %"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class BoundaryRecord(MeasurementRecord, kind="boundary", named_by=("epsilon",)):
     """The classes that sample models, and last the ensemble, name on a plane around each of the first examples."""
 
@@ -312,7 +296,6 @@ class BoundaryRecord(MeasurementRecord, kind="boundary", named_by=("epsilon",)):
     images: Float[np.ndarray, "b ..."]
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class EnsembleSizeRecord(MeasurementRecord, kind="ensemble-size"):
     """Whether the ensemble of the first 1, 2, .. n sample models is right on the clean image."""
 
@@ -326,7 +309,6 @@ class EnsembleSizeRecord(MeasurementRecord, kind="ensemble-size"):
         return "accuracy of so many models: " + ", ".join(f"{accuracy[k - 1]:.1f} % of {k}" for k in sizes)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class AttackedEnsembleRecord(EnsembleSizeRecord, kind="ensemble-size-attacked", named_by=("epsilon",)):
     """The same on images that EOT-PGD made of other models."""
 
@@ -335,7 +317,6 @@ class AttackedEnsembleRecord(EnsembleSizeRecord, kind="ensemble-size-attacked", 
     models: int  #: Models at each step of the attack.
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
     """How concentrated and how long the soft margin's gradients are at steps of EOT-PGD, and the margin there."""
 
@@ -353,7 +334,6 @@ class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
         return f"rho of {self.n} gradients after steps of EOT-PGD, medians: {places}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class CertificateRecord(MeasurementRecord, kind="certificate"):
     """The winner of the vote, and the l_2 radius within which it is proved to win, at level 1 - alpha each."""
 
@@ -379,7 +359,6 @@ class CertificateRecord(MeasurementRecord, kind="certificate"):
         return f"{right}, {abstained:.1f} % abstained{certified}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class JudgementRecord(MeasurementRecord, kind="judgement", named_by=("of",)):
     """What many sample models, and ensembles of them, say of images that had no part in drawing them."""
 
@@ -396,7 +375,6 @@ class JudgementRecord(MeasurementRecord, kind="judgement", named_by=("of",)):
         return f"{self.of} images: {per_draw:.1f} % per draw, {ensemble:.1f} % of ensembles of {self.n_ensemble}"
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class TrajectoryRecord(MeasurementRecord, kind="trajectory", named_by=("epsilon",)):
     """EOT-PGD step by step: the loss on draws that are the same at every step, and when it fools them."""
 

@@ -4,11 +4,11 @@ A record is one file: a description (JSON) and arrays.  Each kind of record is a
 with a missing, unknown or misshapen part is refused by name when it is read.  No network is needed to read one.
 """
 
-from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from types import UnionType
-from typing import Any, ClassVar, NamedTuple, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, ClassVar, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
 import numpy as np
 from jaxtyping import Float, Int, jaxtyped
@@ -21,6 +21,7 @@ CHECKLIST = "checklist.json"  #: The verdicts of the checklist, beside the recor
 PILOTS = "pilot"  #: The directory of the records, of few examples, from which the strong suite chose its draws.
 LARGEST = 10**9  #: No record is of more examples.
 
+Names = Collection[str]
 R = TypeVar("R", bound="Record")
 
 KINDS: Registry[type["Record"]] = Registry("kind of record")  #: Every kind of record by the name that its files carry.
@@ -34,12 +35,15 @@ class DataIdentity(NamedTuple):
     sha256: str
 
 
+@dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
     """What every record says: the network and the examples that were evaluated, and by what it was judged."""
 
     kind: ClassVar[str]
     named_by: ClassVar[tuple[str, ...]] = ()  #: Settings that tell files of this kind in one directory apart.
+    array_types: ClassVar[dict[str, Any]]  #: The declared arrays with their types, such as Bool[np.ndarray, "b n"].
+    setting_types: ClassVar[dict[str, Any]]  #: All else that is declared.
 
     target: str  #: The name of the network: that of its run, if it has one.
     method: str | None = None  #: The defense, such as adv-bnn+graddiv; None for a network in memory.
@@ -55,6 +59,10 @@ class Record:
     labels: Int[np.ndarray, " b"]
 
     def __init_subclass__(cls, kind: str = "", named_by: tuple[str, ...] = ()) -> None:
+        dataclass(frozen=True, eq=False, kw_only=True)(cls)
+        hints = get_type_hints(cls)
+        cls.array_types = {name: hint for name, hint in hints.items() if hasattr(hint, "dim_str")}
+        cls.setting_types = {f.name: hints[f.name] for f in fields(cls) if f.name not in cls.array_types}
         if kind:
             cls.kind, cls.named_by = kind, named_by
             KINDS[kind] = cls
@@ -62,14 +70,17 @@ class Record:
     @classmethod
     def made(cls: type[R], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> R:
         """The record of a description and arrays; `source`, the file's name, begins every complaint."""
-        declared, settings = _arrays_of(cls), _settings_of(cls)
-        needed = [f.name for f in settings if f.default is MISSING]
-        _check_names(source, "setting", set(description) - {"kind"}, needed, [f.name for f in settings])
-        _check_names(source, "array", set(arrays), list(declared), list(declared))
-        _check_types(source, {f.name: _hints_of(cls)[f.name] for f in settings if f.name != "data"}, description)
-        _check_shapes(source, declared, arrays, description["examples"])
         values: dict[str, Any] = {name: value for name, value in description.items() if name != "kind"}
-        return cls(**{**values, **arrays, "data": _identity(source, values["data"])})
+        needed = [name for name in cls.setting_types if not hasattr(cls, name)]  # those without a default
+        _check_names(source, "setting", values, needed, cls.setting_types)
+        _check_names(source, "array", arrays, cls.array_types, cls.array_types)
+        for name, value in values.items():
+            if not _is_a(value, hint := cls.setting_types[name]):
+                expected = hint.__name__ if isinstance(hint, type) else hint
+                expected = ", ".join(DataIdentity._fields) if hint is DataIdentity else expected
+                raise GradDivError(f"{source}: the setting {name!r} is {value!r:.80}, expected {expected}")
+        _check_shapes(source, cls.array_types, arrays, values["examples"])
+        return cls(**{**values, **arrays, "data": DataIdentity(**values["data"])})
 
     @classmethod
     def load(cls: type[R], path: Path) -> R:
@@ -84,54 +95,28 @@ class Record:
 
     def value(self, name: str) -> Any:
         """A setting by name, such as the one that a sweep goes over."""
-        if name not in [f.name for f in _settings_of(type(self))]:
+        if name not in self.setting_types:
             raise GradDivError(f"records of kind {self.kind!r} have no setting {name!r}")
         return getattr(self, name)
 
     @property
     def description(self) -> dict[str, Any]:
         """All settings by name."""
-        return {**{f.name: getattr(self, f.name) for f in _settings_of(type(self))}, "data": self.data._asdict()}
+        return {**{name: getattr(self, name) for name in self.setting_types}, "data": self.data._asdict()}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
         """All arrays by name."""
-        return {name: getattr(self, name) for name in _arrays_of(type(self))}
+        return {name: getattr(self, name) for name in self.array_types}
 
 
-_HINTS: dict[type[Record], dict[str, Any]] = {}
-
-
-def _hints_of(record: type[Record]) -> dict[str, Any]:
-    """The declared type of each part."""
-    if record not in _HINTS:  # reading hints takes longer than reading a record
-        _HINTS[record] = get_type_hints(record)
-    return _HINTS[record]
-
-
-def _arrays_of(record: type[Record]) -> dict[str, Any]:
-    """The declared arrays with their types, such as Bool[np.ndarray, "b n"]."""
-    return {name: hint for name, hint in _hints_of(record).items() if hasattr(hint, "dim_str")}
-
-
-def _settings_of(record: type[Record]) -> list[Field[Any]]:
-    return [f for f in fields(record) if f.name not in _arrays_of(record)]
-
-
-def _check_names(source: str, what: str, found: set[str], needed: list[str], known: list[str]) -> None:
-    missing = [name for name in needed if name not in found]
-    unknown = sorted(found - set(known))
-    if missing:
-        raise GradDivError(f"{source} lacks the {what} {missing[0]!r}: it is damaged, or of another version of graddiv")
-    if unknown:
-        raise GradDivError(f"{source} has the unknown {what} {unknown[0]!r}, expected only {', '.join(known)}")
-
-
-def _check_types(source: str, declared: Mapping[str, Any], description: Mapping[str, Any]) -> None:
-    for name, hint in declared.items():
-        if name in description and not _is_a(description[name], hint):
-            expected = hint.__name__ if isinstance(hint, type) else str(hint)
-            raise GradDivError(f"{source}: the setting {name!r} is {description[name]!r:.80}, expected {expected}")
+def _check_names(source: str, what: str, found: Names, needed: Names, known: Names) -> None:
+    for name in needed:
+        if name not in found:
+            raise GradDivError(f"{source} lacks the {what} {name!r}: it is damaged, or of another version of graddiv")
+    for name in found:
+        if name not in known:
+            raise GradDivError(f"{source} has the unknown {what} {name!r}, expected only {', '.join(known)}")
 
 
 def _is_a(value: object, hint: Any) -> bool:
@@ -140,11 +125,11 @@ def _is_a(value: object, hint: Any) -> bool:
         return any(_is_a(value, choice) for choice in get_args(hint))
     if get_origin(hint) is list:
         return isinstance(value, list) and all(_is_a(part, get_args(hint)[0]) for part in value)
-    if get_origin(hint) is Mapping:
-        return isinstance(value, Mapping)
+    if hint is DataIdentity:
+        return isinstance(value, dict) and {k: type(v) for k, v in value.items()} == hint.__annotations__
     if hint in (int, float):
         return isinstance(value, int if hint is int else int | float) and not isinstance(value, bool)
-    return isinstance(value, hint)
+    return isinstance(value, get_origin(hint) or hint)
 
 
 def _check_shapes(source: str, declared: Mapping[str, Any], arrays: Mapping[str, np.ndarray], examples: int) -> None:
@@ -160,9 +145,3 @@ def _check_shapes(source: str, declared: Mapping[str, Any], arrays: Mapping[str,
                     f"{source}: the array {name!r} has shape {arrays[name].shape} and type {arrays[name].dtype}, "
                     f"expected {hint.__name__} with b = {examples}"
                 )
-
-
-def _identity(source: str, data: object) -> DataIdentity:
-    if not isinstance(data, dict) or set(data) != set(DataIdentity._fields):
-        raise GradDivError(f"{source}: the setting 'data' is {data!r}, expected name, split and sha256")
-    return DataIdentity(**{name: str(value) for name, value in data.items()})

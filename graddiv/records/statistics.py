@@ -83,7 +83,7 @@ def summary(verdicts: Sequence[Bool[np.ndarray, " b"]], repeats: int | None = No
 
 def accuracy(records: Sequence[AttackRecord]) -> Summary:
     """The share of examples left right by one attack, over its repeats, each judged by both ensembles."""
-    return summary([flags for r in records for flags in (r.correct, r.correct_again)], len(records))
+    return summary([flags for r in records for flags in r.verdicts], len(records))
 
 
 def over_trainings(summaries: Sequence[Summary]) -> Summary:
@@ -98,8 +98,7 @@ def over_trainings(summaries: Sequence[Summary]) -> Summary:
 
 def total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray, " b"]]:
     """AND over attacks: an example counts only if every one of them failed on it; for either ensemble of one repeat."""
-    either = zip(*((record.correct, record.correct_again) for record in records), strict=True)
-    return [np.logical_and.reduce(verdicts) for verdicts in either]
+    return [np.logical_and.reduce(either) for either in zip(*(r.verdicts for r in records), strict=True)]
 
 
 def cross_fitted_total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray, " b"]]:
@@ -213,9 +212,7 @@ def _at_one_epsilon(records: Sequence[AttackRecord]) -> list[Row]:
             (CROSS_FITTED_TOTAL, cross_fitted_total, attacks),
         ):
             if among:
-                verdicts = _per_repeat(how, among)
-                found = summary([flags for repeat in verdicts for flags in repeat], len(verdicts))
-                rows.append(Row(name, found, None, len(among)))
+                rows.append(_total_row(name, how, among))
     return rows
 
 
@@ -243,14 +240,18 @@ def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
     return rows
 
 
-def _per_repeat(
-    how: Callable[[Iterable[AttackRecord]], list[Bool[np.ndarray, " b"]]], attacks: dict[str, list[AttackRecord]]
-) -> list[list[Bool[np.ndarray, " b"]]]:
-    """The Totals, by either ensemble, of each repeat that every attack has."""
+def _total_row(
+    name: str,
+    how: Callable[[Iterable[AttackRecord]], list[Bool[np.ndarray, " b"]]],
+    attacks: dict[str, list[AttackRecord]],
+) -> Row:
+    """A Total, by either ensemble, over the repeats that every attack has."""
     repeats = sorted(set.intersection(*({r.draws for r in group} for group in attacks.values())))
     if not repeats:
         raise GradDivError(f"the attacks {', '.join(attacks)} have no repeat in common: there is no Total of them")
-    return [how([r for group in attacks.values() for r in group if r.draws == repeat]) for repeat in repeats]
+    everything = [record for group in attacks.values() for record in group]
+    verdicts = [flags for repeat in repeats for flags in how([r for r in everything if r.draws == repeat])]
+    return Row(name, summary(verdicts, len(repeats)), None, len(attacks))
 
 
 def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:

@@ -24,15 +24,7 @@ from graddiv.runs import Log, Run, TrainingPosition, load_state, network_part
 from graddiv.seeding import fold, generator
 from graddiv.training.probe import concentration, validation_accuracy
 from graddiv.training.stages import Stage, objective_of, stages_of
-from graddiv.training.start import (
-    load_start,
-    moments_of,
-    provenance,
-    restore_moments,
-    starting_state,
-    take_over,
-    warn_of_changes,
-)
+from graddiv.training.start import load_start, moments_of, provenance, restore_moments, starting_state, take_over
 
 SAVE_AFTER = 120.0  #: Seconds after which `last` is saved even if the epoch is not over.
 
@@ -119,12 +111,10 @@ class _Training:
             load_state(self.F, network_part(saved[0]), run.last_checkpoint)
         elif start is not None:
             load_start(self.F, self.process.broadcast(starting_state(start) if writes else {}), self.experiment, start)
-            if writes:
-                warn_of_changes(self.experiment, start)
         self._enter(next((s for s in self.stages if self.progress.step < s.last_step), self.stages[-1]))
         # a stage begins with a new Adam; a finished training, whose archived copy has no moments, needs none
         if saved is not None and self.stage.first_step < self.progress.step < self.total:
-            restore_moments(self.optimizer, self.F, *saved, run.last_checkpoint)
+            restore_moments(self.optimizer, self.F, saved[0], run.last_checkpoint)
         if writes:
             self.log = Log(run.log_file, self.progress.log_size)
             packages = {name: version(name) for name in ("torch", "numpy")}
@@ -133,7 +123,7 @@ class _Training:
             if self.progress.step < self.total and saved is not None:
                 self.log(event="resume", **about)
             if saved is None:
-                self.log(event="start", **about, **provenance(start))
+                self.log(event="start", **about, **provenance(self.experiment))
                 self.log(event="epoch", epoch=0, **self._concentration(0))
                 self._save(run.last_checkpoint)
         self.process.wait()
@@ -244,9 +234,9 @@ class _Training:
         if self.log is None:
             return
         self.progress.log_size = self.log.size
-        moments = moments_of(self.optimizer, self.F)
         network = {f"network.{name}": t for name, t in self.F.state_dict().items()}
-        store.write_tensors(path, network | moments, {"progress": vars(self.progress), "moments": sorted(moments)})
+        tensors = network | moments_of(self.optimizer, self.F)
+        store.write_tensors(path, tensors, {"progress": vars(self.progress)})
 
 
 @lru_cache(maxsize=1)

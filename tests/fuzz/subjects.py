@@ -39,10 +39,9 @@ def _checkpoint(path: Path) -> None:
     for p in F.parameters():
         p.grad = torch.ones_like(p)
     adam.step()
-    moments = moments_of(adam, F)
-    state = {f"network.{name}": t for name, t in F.state_dict().items()} | moments
+    state = {f"network.{name}": t for name, t in F.state_dict().items()} | moments_of(adam, F)
     progress = vars(TrainingPosition(3, {"loss": 1.5}, 0))
-    store.write_tensors(path, state, {"progress": progress, "moments": sorted(moments)})
+    store.write_tensors(path, state, {"progress": progress})
 
 
 def _resume(path: Path) -> Any:
@@ -51,7 +50,7 @@ def _resume(path: Path) -> Any:
     adam = torch.optim.Adam(F.parameters())
     position = TrainingPosition.of(about, path)
     load_state(F, network_part(found), path)
-    restore_moments(adam, F, found, about, path)
+    restore_moments(adam, F, found, path)
     return position, {name: t.tolist() for name, t in found.items()}
 
 
