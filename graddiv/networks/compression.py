@@ -19,7 +19,6 @@ from graddiv.networks.defense import defense
 from graddiv.networks.images import InputNoise
 from graddiv.networks.randomized import Dirac, SampleModel, straight_through
 from graddiv.registries import Count, Positive, Range
-from graddiv.seeding import numbers
 
 TVGradient = Literal["identity", "unrolled"]
 Bits = Annotated[int, Range(ge=1, le=8)]
@@ -149,7 +148,7 @@ class TotalVariationNetwork(InputNoise):
     the black background of MNIST always counts as kept; here the mask is a value of its own.
     """
 
-    size: tuple[int, ...]  #: height and width of an image
+    law = "uniform"
     lam: float
     iterations: int
     gradient: TVGradient
@@ -159,12 +158,11 @@ class TotalVariationNetwork(InputNoise):
         return self.gradient == "identity" or super().proxy_gradient
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        u = numbers("uniform", seed, batch, math.prod(self.size), next(self.module.parameters()))
-        return {"keep": (u < 0.5).to(u.dtype).reshape(-1, 1, *self.size)}
+        return {name: (u < 0.5).to(u.dtype) for name, u in super().draw(seed, batch).items()}
 
     def mean(self) -> dict[str, Tensor]:
         """Half weight on every pixel: the image smoothed, and nothing dropped."""
-        return {"keep": next(self.module.parameters()).new_full((1, 1, *self.size), 0.5)}
+        return {name: zero + 0.5 for name, zero in super().mean().items()}
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         def step(x: Tensor) -> Tensor:
@@ -194,6 +192,5 @@ def total_variation(
     """
     if len(input_shape) != 3:
         raise GradDivError(f"input_shape is {tuple(input_shape)}, expected (channels, height, width)")
-    size = tuple(input_shape)[1:]
-    settings = {"lam": lam, "iterations": iterations, "gradient": gradient}
-    return TotalVariationNetwork(module, size=size, shapes={"keep": (None, 1, *size)}, **settings)
+    shapes = {"keep": (1, *input_shape[1:])}
+    return TotalVariationNetwork(module, shapes, lam=lam, iterations=iterations, gradient=gradient)

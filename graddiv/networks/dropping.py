@@ -8,7 +8,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.activations import CONVOLUTIONS, Site, SiteNetwork, place, remove
+from graddiv.networks.activations import CONVOLUTIONS, WEIGHTED, Site, SiteNetwork, find
 from graddiv.networks.defense import WithoutNoise, defense
 from graddiv.registries import Positive, Range
 
@@ -62,16 +62,14 @@ def mc_dropout(
     module, input_shape: the network, whose own dropout must be in eval mode, and the shape of one image.
     conv_rate, dense_rate: the shares of channels that is dropped before a convolution, of units before a linear layer.
     """
-    layers = {n: m for n, m in module.named_modules() if n and isinstance(m, (*CONVOLUTIONS, nn.Linear))}
-    rates = {name: conv_rate if isinstance(m, CONVOLUTIONS) else dense_rate for name, m in layers.items()}
-    sites = {name: DropoutSite(m, rate=rates[name]) for name, m in layers.items()}
-    if len(sites) < 2:
+    visits = find(module, WEIGHTED, input_shape)
+    _, *later = visits or ("",)  # the image itself is not dropped
+    if not later:
         raise GradDivError(f"{type(module).__name__} has no layer after its first: there is nothing to drop")
-    shapes = place(module, sites, input_shape)
-    first = next(iter(shapes))
-    remove(module, sites[first])  # the image itself is not dropped
-    del shapes[first]
-    return DropoutNetwork(module, shapes, rates={f"{name}.noise": rates[name] for name in shapes})
+    layers = {name: visits[name].layer for name in later}
+    rates = {name: conv_rate if isinstance(layer, CONVOLUTIONS) else dense_rate for name, layer in layers.items()}
+    sites = {name: DropoutSite(layer, rate=rates[name]) for name, layer in layers.items()}
+    return DropoutNetwork(module, sites, visits, rates={f"{name}.noise": rate for name, rate in rates.items()})
 
 
 class PruningSite(Site):
@@ -83,13 +81,10 @@ class PruningSite(Site):
 
     defense = "SAP"
     after = True
-    optional = True
     fraction: float
     gradient: SAPGradient
 
     def perturbed(self, h: Float[Tensor, "b ..."], noise: Float[Tensor, "r ..."]) -> Float[Tensor, "b ..."]:
-        if len(noise) == 0:
-            return h
         q = self.chance(h if self.gradient == "exact" else h.detach())
         weight = torch.where(noise < q, 1 / q.clamp_min(1e-12), 0.0).to(h.dtype)  # where q is 0, so is h
         if self.gradient == "identity":
@@ -138,8 +133,8 @@ def sap(
     gradient: what an adversary differentiates.  "pruned": the weights 1[u < q] / q are constants, as in SAP;
         "identity": straight through, as if nothing were pruned; "exact": the derivative of q counts, too.
     """
-    layers = {name: m for name, m in module.named_modules() if isinstance(m, ACTIVATIONS)}
-    sites = {name: PruningSite(m, fraction=fraction, gradient=gradient) for name, m in layers.items()}
-    if not sites or "" in sites:
+    visits = find(module, ACTIVATIONS, input_shape)
+    if not visits:
         raise GradDivError(f"{type(module).__name__} has no activation layer inside: SAP prunes after activations")
-    return SAPNetwork(module, place(module, sites, input_shape), gradient=gradient)
+    sites = {name: PruningSite(visit.layer, fraction=fraction, gradient=gradient) for name, visit in visits.items()}
+    return SAPNetwork(module, sites, visits, gradient=gradient)

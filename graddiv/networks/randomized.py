@@ -6,11 +6,12 @@ gives the same function, so nothing samples behind the caller's back.
 In the paper: docs/equations.md.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -21,7 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import check_is_module, logits_of
 from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, predict
-from graddiv.seeding import fold, uniform
+from graddiv.seeding import Law, fold, numbers, uniform
 
 #: The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself.
 Noise = Mapping[str, Tensor] | int
@@ -155,6 +156,10 @@ class Support(NamedTuple):
         """Whether all values are equally likely."""
         return bool((self.probabilities == self.probabilities[0]).all())
 
+    def number(self, u: Float64[Tensor, " r"]) -> Int64[Tensor, " r"]:
+        """Return the number of the value that each u ~ U[0, 1) chooses."""
+        return torch.searchsorted(self.probabilities.cumsum(0), u.cpu(), right=True).clamp_max(len(self.noises) - 1)
+
     def without_replacement(self, n: int, seed: int) -> list[int]:
         """Draw the numbers of n different values, or of all, each in proportion to the probabilities of those left."""
         u = uniform(seed, torch.arange(len(self.noises)), 1)[:, 0]
@@ -231,13 +236,40 @@ class Noiseless(Dirac):
         return self.F.theta()
 
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
-        check_noise(noise, {}, self.device)
-        mean = self.F.mean()
-        assert mean is not None
-        return self.F.realise(mean, theta)
+        return self.F.realise(self.F.mean() or {}, theta)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.bind({})(x)
+
+
+class RowNoise(RandomizedNetwork):
+    """Noise whose tensors have one row that serves every x, or a row for each example; N(0, I) unless `law` says else.
+
+    shapes: those of a row, by the name of the tensor.
+    settings: what a subclass declares beside it, kept as attributes.
+    """
+
+    law: ClassVar[Law] = "normal"
+    counts: Mapping[str, int] = {}  #: for noise that is an index: how many things it can name
+
+    def __init__(self, module: nn.Module, shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> None:
+        super().__init__(module)
+        self.shapes = dict(shapes)
+        vars(self).update(settings)
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        noise = numbers(self.law, seed, batch, sum(sizes), next(self.module.parameters()))
+        parts = zip(self.shapes.items(), torch.split_with_sizes(noise, sizes, dim=1), strict=True)
+        return {name: part.reshape(-1, *shape) for (name, shape), part in parts}
+
+    def mean(self) -> dict[str, Tensor]:
+        like = next(self.module.parameters())
+        return {name: like.new_zeros(1, *shape) for name, shape in self.shapes.items()}
+
+    def checked(self, noise: Noise) -> Mapping[str, Tensor]:
+        """Return the noise once its names, shapes and device are right."""
+        return check_noise(noise, {n: (None, *shape) for n, shape in self.shapes.items()}, self.device, self.counts)
 
 
 class StraightThrough(nn.Module):
