@@ -1,9 +1,8 @@
 """Convolutions and max pooling whose gradient is cheap to differentiate again.
 
-torch differentiates the input gradient of a convolution through a convolution with a kernel as large as the image, and
-that of max pooling through a gather that drops the channels_last format.  Written as a transposed convolution and as a
-gather they have better forms.  A module need not know: while `efficient_double_backward()` is active, its calls of
-`conv2d` and `max_pool2d` take these forms.
+torch differentiates the input gradient of a convolution through a kernel as large as the image, and that of max pooling
+without the channels_last format.  While `efficient_double_backward()` is active, `conv2d` and `max_pool2d` have better
+forms: a transposed convolution and a gather.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,7 @@
 """Gaussian noise on activations: RSE (Liu et al. 2018), PNI (He et al. 2019), WCA-Net (Eustratiadis et al. 2021).
 
-Sites stand around the layers of a network, and `bind` hands the noise to them.  In the paper: docs/equations.md.
+Sites stand around the layers of a network, and `bind` hands the noise to them.  Remarks: docs/zoo.md.  In the paper:
+docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
@@ -38,7 +39,7 @@ class Site(nn.Module, ABC):
     """
 
     defense: ClassVar[str]  #: whose site it is, for messages
-    after: ClassVar[bool] = False  #: whether the output of the layer is perturbed, not its input
+    after: bool = False  #: whether the output of the layer is perturbed, not its input
 
     def __init__(self, layer: nn.Module, **settings: Any) -> None:
         super().__init__()
@@ -196,8 +197,8 @@ class ActivationNoise(Site):
 
     defense = "PNI"
 
-    def __init__(self, layer: nn.Module, alpha: float) -> None:
-        super().__init__(layer)
+    def __init__(self, layer: nn.Module, alpha: float, *, after: bool = False) -> None:
+        super().__init__(layer, after=after)
         self.alpha = nn.Parameter(next(layer.parameters()).new_tensor(alpha))
 
     def perturbed(self, h: Float[Tensor, "b ..."], noise: Float[Tensor, "r ..."]) -> Float[Tensor, "b ..."]:
@@ -205,18 +206,8 @@ class ActivationNoise(Site):
         return h + self.alpha * per_example(std, h) * noise
 
 
-class OutputNoise(ActivationNoise):
-    """The same on the output of the layer."""
-
-    after = True
-
-
 class ActivationPNINetwork(SiteNetwork):
-    """v~ = v + alpha * std(v) * noise, noise ~ N(0, I), alpha learned for each site, its sign free.
-
-    Unlike in the released code, std is that of each image, not of the batch, and is differentiated too.  Its authors'
-    numbers without noise are below those of adversarial training: attack it from the mean network, too.
-    """
+    """v~ = v + alpha * std(v) * noise, noise ~ N(0, I), alpha learned for each site, its sign free."""
 
 
 @defense("pni_activations")
@@ -237,9 +228,9 @@ def pni_activations(
     visits = find(module, WEIGHTED, input_shape)
     if not visits:
         raise GradDivError(f"{type(module).__name__} has no convolution or linear layer inside to add noise to")
-    kind = OutputNoise if at == "outputs" else ActivationNoise
     names = list(visits)[: 1 if at == "image" else None]
-    return ActivationPNINetwork(module, {name: kind(visits[name].layer, alpha) for name in names}, visits)
+    sites = {name: ActivationNoise(visits[name].layer, alpha, after=at == "outputs") for name in names}
+    return ActivationPNINetwork(module, sites, visits)
 
 
 class HeadNoise(Site):
@@ -258,11 +249,7 @@ class HeadNoise(Site):
 
 
 class WCANetwork(SiteNetwork):
-    """logits = W (h(x) + L noise) + b, noise ~ N(0, I_d), so their covariance is W L L^T W^T whatever x.
-
-    The noise is a constant added to the logits, and every sample model has the same Jacobian: its adversary attacks the
-    noise-free network, at `mean()`, with a margin loss, and is judged on draws.
-    """
+    """logits = W (h(x) + L noise) + b, noise ~ N(0, I_d), so their covariance is W L L^T W^T whatever x."""
 
     @property
     def head(self) -> HeadNoise:
@@ -273,18 +260,10 @@ class WCANetwork(SiteNetwork):
         """ln(w_c^T L L^T w_c) of each class, which training maximizes."""
         return (self.head.layer.weight @ self.head.factor.tril()).square().sum(1).log()
 
-    def decay(self) -> Float[Tensor, ""]:
-        """(|L|^2 + |W|^2) / 2, without which the variances would grow for ever."""
-        return (self.head.factor.tril().square().sum() + self.head.layer.weight.square().sum()) / 2
-
 
 @dataclass(frozen=True)
 class LargeVariances(Rules):
-    """-weight sum_c ln(w_c^T L L^T w_c), and a decay of L and W that keeps it bounded.
-
-    variances: over classes; the released code has the log of the sum.
-    decay: as weight decay of Adam has it.
-    """
+    """-weight sum_c ln(w_c^T L L^T w_c) + decay (|L|^2 + |W|^2) / 2, which bounds the variances."""
 
     weight: NotNegative = 1.0
     variances: Literal["sum of logs", "log of sum"] = "sum of logs"
@@ -294,7 +273,8 @@ class LargeVariances(Rules):
         assert isinstance(F, WCANetwork)
         logs = F.log_variances()
         variances = logs.sum() if self.variances == "sum of logs" else logs.logsumexp(0)
-        return {"variances": -self.weight * variances, "decay": self.decay * F.decay()}
+        size = (F.head.factor.tril().square().sum() + F.head.layer.weight.square().sum()) / 2
+        return {"variances": -self.weight * variances, "decay": self.decay * size}
 
 
 @defense("wca", LargeVariances)

@@ -1,4 +1,7 @@
-"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), activation pruning (SAP, Dhillon et al. 2018)."""
+"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), activation pruning (SAP, Dhillon et al. 2018).
+
+Remarks: docs/zoo.md.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -34,10 +37,7 @@ class DropoutSite(Site):
 
 
 class DropoutNetwork(SiteNetwork):
-    """h <- h * keep / (1 - rate), keep ~ Bernoulli(1 - rate), before every convolution and linear layer but the first.
-
-    The noise is the masks; their mean makes the ordinary network, with dropout switched off.
-    """
+    """h <- h * keep / (1 - rate), keep ~ Bernoulli(1 - rate), before convolutions and linear layers but the first."""
 
     law = "uniform"
     rates: dict[str, float]  #: of each site
@@ -75,8 +75,7 @@ def mc_dropout(
 class PruningSite(Site):
     """h_j <- h_j 1[u_j < q_j] / q_j with q_j = 1 - (1 - p_j)^k, p_j = |h_j| / sum_i |h_i|, k = fraction * N.
 
-    q_j is the chance that unit j is among k units drawn with replacement by their size.  u ~ U(0, 1) keeps each unit
-    with that chance, independently of the others: the marginal law of SAP, with E h~ = h, and one number a unit.
+    q_j is the chance that unit j is among k units drawn with replacement by their size: E h~ = h.
     """
 
     defense = "SAP"
@@ -99,11 +98,7 @@ class PruningSite(Site):
 
 
 class SAPNetwork(SiteNetwork):
-    """Prunes after every activation; what it wraps was trained without.
-
-    SAP as its authors describe it: after the activation, with k = N.  What Athalye et al. (2018) broke prunes before
-    batch norm, with k = 2N, and is not SAP: see the erratum by Dhillon & Carlini (arXiv 2010.00071).
-    """
+    """SAP as its authors describe it, after every activation; what it wraps was trained without."""
 
     law = "uniform"
     gradient: SAPGradient

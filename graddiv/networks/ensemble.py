@@ -1,4 +1,4 @@
-"""Random ensembles: the noise is which of k networks answers.  Trained apart, or with ADP, GAL or DVERGE."""
+"""Random ensembles: the noise is which of k networks answers.  Trained apart, with ADP, GAL or DVERGE (docs/zoo.md)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,9 +22,7 @@ from graddiv.seeding import fold, numbers, uniform
 class EnsembleNetwork(RandomizedNetwork):
     """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every question.
 
-    The deterministic ensembles of GAL, ADP and DVERGE, which average probabilities, are what `predict` makes of it: it
-    asks every member once where they are equally likely.  The mean of their gradients is an exact sum over `support`,
-    but weakest where they are diverse, so that ARC (Dbouk & Shanbhag 2022) belongs beside it.
+    `predict` asks every member once where they are equally likely: the deterministic ensembles of GAL, ADP and DVERGE.
     """
 
     module: nn.ModuleList
@@ -76,8 +74,6 @@ def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None
 @dataclass(frozen=True)
 class EnsembleTraining(Rules):
     """1/k sum_i CE(f_i(x), y): every member learns at every step; less ADP's diversity / k, or else DVERGE's loss.
-
-    ADP's paper has the sum over members where the mean is here, which Adam does not see.
 
     input_noise: sigma of Gaussian noise on half of the images; GAL needs 0.045.
     adp_alpha, adp_beta: weights of the ensemble's entropy and of the log volume of wrong classes; 2 and 0.5 in ADP.
@@ -138,9 +134,8 @@ def adp_diversity(
 ) -> Float64[Tensor, " b"]:
     """alpha H(mean_i p_i) + beta log det(M^T M + 1e-6 I), the diversity that ADP (Pang et al. 2019) rewards.
 
-    p_i is the softmax of member i, H the entropy, and the columns of M are the p_i without the true class, of unit
-    length: the members should disagree on which wrong class comes next.  k columns of c - 1 entries are independent
-    only if k < c.  In float64, as nearly equal members make the determinant tiny.
+    p_i is the softmax of member i, H the entropy; the columns of M are the p_i without the true class, of unit length.
+    In float64, as nearly equal members make the determinant tiny.
     """
     k, _, c = logits.shape
     if k >= c:
@@ -159,22 +154,17 @@ def adp_diversity(
 def dverge_losses(
     F: EnsembleNetwork, x: Float[Tensor, "b ..."], y: Tensor, target: Tensor, seed: int, epsilon: float, m: int
 ) -> Float[Tensor, " b"]:
-    """1/k sum_i sum_{j != i} CE(f_i(x'_j(x, target)), y), for each example; `target` holds other images of the batch.
-
-    A member trains neither on clean images nor on its own weakness.  Unlike in the released code the layer is drawn at
-    every step, not once an epoch, and the passes that distil use batch norm's running statistics.
-    """
+    """1/k sum_i sum_{j != i} CE(f_i(x'_j(x, target)), y), per example; `target` holds other images of the batch."""
     layers = [_hidden_layers(member) for member in F.members]
     number = int(float(uniform(seed, None, 1)) * len(layers[0]))
     noises = F.support().noises
     with torch.no_grad():
         constant = [F.bind(noise) for noise in noises]
     with running_statistics(F):
-        both = zip(constant, layers, strict=True)
-        distilled_images = [distilled(f, own[number], x, target, epsilon, m) for f, own in both]
+        weak = [distilled(f, own[number], x, target, epsilon, m) for f, own in zip(constant, layers, strict=True)]
     total = x.new_zeros(len(x))
     for i, f in enumerate(F.bind(noise) for noise in noises):
-        others = torch.cat([z for j, z in enumerate(distilled_images) if j != i])
+        others = torch.cat([z for j, z in enumerate(weak) if j != i])
         total = total + ce(f(others), y.repeat(len(noises) - 1)).reshape(-1, len(y)).sum(0)
     return total / len(noises)
 
@@ -184,8 +174,7 @@ def distilled(
 ) -> Float[Tensor, "b ..."]:
     """x'_j(x_s, x_t) = argmin_z |f_j^l(z) - f_j^l(x_t)|^2 over |z - x_s|_inf <= epsilon, as a constant.
 
-    The image looks like x_s, but to member j it has the features of x_t.  f^l is `layer`, which f calls, before its
-    activation.  Found from x_s in m steps of epsilon / m along the sign of the gradient with momentum.
+    f^l is `layer`, which f calls.  Found from x_s in m steps of epsilon / m along the gradient's sign with momentum.
     """
     radius = source.new_full((len(source),), epsilon)
     x, momentum = source.detach(), torch.zeros_like(source)

@@ -1,7 +1,7 @@
 """Noise on the image before the network sees it: smoothing, PixelDP, random resizing and crops, mixup inference.
 
-Cohen et al. 2019 and Lecuyer et al. 2019; Xie et al. 2018 and Guo et al. 2018; Pang et al. 2020.  In the paper:
-docs/equations.md.
+Cohen et al. 2019 and Lecuyer et al. 2019; Xie et al. 2018 and Guo et al. 2018; Pang et al. 2020.  Remarks: docs/zoo.md.
+In the paper: docs/equations.md.
 """
 
 from abc import abstractmethod
@@ -51,20 +51,14 @@ class GaussianSmoothing(RandomizedNetwork):
 
 
 class SmoothedNetwork(InputNoise, GaussianSmoothing):
-    """f(x) = module(x + sigma * noise), noise ~ N(0, I), not clipped to the pixel range: the proof does not allow it.
-
-    Its adversary should follow -log E softmax_y (the objective "ensemble"), which is near the vote, not the mean loss.
-    """
+    """f(x) = module(x + sigma * noise), noise ~ N(0, I), not clipped to the pixel range, as the proof needs it."""
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         return x + self.sigma * noise["noise"].detach()
 
 
 class FirstLayerNoise(Site):
-    """conv(x) / s + sigma * noise with s = sum_uv |W_uv|_F >= |W|_2: what the noise covers moves by at most |delta|_2.
-
-    W_uv is the matrix of the kernel at offset (u, v).  PixelDP projects W instead, and divides by ceil(size / stride).
-    """
+    """conv(x) / s + sigma * noise with s = sum_uv |W_uv|_F >= |W|_2, W_uv the matrix of the kernel at offset (u, v)."""
 
     defense = "PixelDP"
     after = True
@@ -77,10 +71,7 @@ class FirstLayerNoise(Site):
 
 
 class PixelDPNetwork(SiteNetwork, GaussianSmoothing):
-    """Noise on the output of the first convolution, which is scaled to be 1-Lipschitz.
-
-    The certificate of smoothing holds as it stands, and is much tighter than the bound of the PixelDP paper.
-    """
+    """Noise on the output of the first convolution, scaled to be 1-Lipschitz: the certificate of smoothing holds."""
 
 
 @defense("smoothing")
@@ -231,10 +222,10 @@ def _side(input_shape: Sequence[int], margin: int) -> int:
 
 
 class MixupNetwork(InputNoise):
-    """f(x) = module(lam x + (1 - lam) x_s), x_s a training image of class c.
+    """f(x) = module(lam x + (1 - lam) x_s), x_s a training image of class c, y^ = argmax module(x).
 
-    With y^ = argmax module(x): OL (other label) draws c uniformly among the classes other than y^; PL (predicted label)
-    has c = y^.  The noise is one partner for each class and a choice of class.  The pool is not in the state_dict.
+    OL (other label) draws c uniformly among the classes other than y^; PL (predicted label) has c = y^.  The noise is
+    one partner for each class and a choice of class.  The pool is not in the state_dict.
     """
 
     pool: Tensor
@@ -284,18 +275,15 @@ def mixup_inference(
     """
     images, labels = pool
     if not images.is_floating_point():
-        raise GradDivError(
-            f"the pool's images are {images.dtype}, expected floats in the pixel range of x, as batch() gives"
-        )
+        raise GradDivError(f"the pool's images are {images.dtype}, expected floats in the pixel range of x")
     if len(images) != len(labels) or len(labels) == 0 or labels.min() < 0:
         raise GradDivError(
             f"the pool has {len(images)} images and {len(labels)} labels, expected as many, some, and none below 0"
         )
-    classes = int(labels.max()) + 1
-    members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(classes)]
-    if classes < 2 or any(len(rows) == 0 for rows in members):
-        counts = [len(rows) for rows in members]
-        raise GradDivError(f"the pool holds {counts} images of the classes 0..{classes - 1}, expected some of each")
+    members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(int(labels.max()) + 1)]
+    counts = [len(rows) for rows in members]
+    if len(counts) < 2 or 0 in counts:
+        raise GradDivError(f"the pool holds {counts} images of the classes 0..{len(counts) - 1}, expected some of each")
     return MixupNetwork(module, images, members, lam, partners)
 
 

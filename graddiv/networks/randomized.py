@@ -21,7 +21,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import check_is_module, logits_of
-from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, predict
+from graddiv.networks.prediction import predict as ensemble_prediction
 from graddiv.seeding import Law, fold, numbers, uniform
 
 #: The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself.
@@ -40,11 +40,9 @@ class RandomizedNetwork(nn.Module, ABC):
         label = F.predict(x).label  # what an ensemble of 20 says
 
     `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw`, and `realise` or `bind`.
-    F itself has no output.
 
-    Under `torch.no_grad()`, `bind` realises the weights once and they are constants: the fast path of attacks and of
-    prediction (bind again once theta has moved).  With gradients enabled sample models are differentiable in theta, and
-    any number may be alive at once: the path of training.  The mode of the module (train or eval) is never touched.
+    Under `torch.no_grad()`, `bind` realises the weights once, as constants: bind again once theta has moved.  With
+    gradients enabled any number of sample models, differentiable in theta, may be alive at once.
 
     module: the architecture, with its parameters.
     """
@@ -119,17 +117,7 @@ class RandomizedNetwork(nn.Module, ABC):
         theta = None if torch.is_grad_enabled() else self.theta()
         return [self.bind(self.draw(fold(seed, "model", i), batch), theta) for i in range(n)]
 
-    def predict(
-        self, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
-    ) -> Prediction:
-        """argmax of 1/n sum_i softmax(f_i(x)) over n sample models: `F.predict(x).label`, with `.scores` beside it.
-
-        x: the inputs.
-        n: how many sample models the ensemble has; 20 as in the paper.
-        seed: addresses the models; the same seed gives the same ensemble.
-        rule: averages probabilities, as the paper does, or else logits or votes.
-        """
-        return predict(self, x, n=n, seed=seed, rule=rule)
+    predict = ensemble_prediction
 
     def forward(self, x: Tensor) -> Tensor:
         raise TypeError(
@@ -238,9 +226,6 @@ class Noiseless(Dirac):
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
         return self.F.realise(self.F.mean() or {}, theta)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bind({})(x)
-
 
 class RowNoise(RandomizedNetwork):
     """Noise whose tensors have one row that serves every x, or a row for each example; N(0, I) unless `law` says else.
@@ -277,8 +262,7 @@ class StraightThrough(nn.Module):
 
         F = Dirac(torch.nn.Sequential(straight_through(torch.round), module))  # attacks can differentiate it
 
-    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  A randomized network that holds such a
-    module says so in its `proxy_gradient`, and the records of attacks repeat it.
+    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  `proxy_gradient` and records tell of it.
 
     fn: a function of images that keeps their shape and treats every example alike; parameters inside it get no
         gradient.
@@ -307,14 +291,11 @@ def check_noise(
 ) -> Mapping[str, Tensor]:
     """Return `noise` if it has these names and shapes (None: any length) on this device, and indices below `counts`."""
     if isinstance(noise, int):
+        raise GradDivError(f"noise is the integer {noise}, expected a set of tensors: make it with F.draw(seed)")
+    if odd := sorted(noise.keys() ^ shapes.keys()):
         raise GradDivError(
-            f"noise is the integer {noise}, but this network's noise is a set of tensors: make it with F.draw(seed)"
-        )
-    if noise.keys() != shapes.keys():
-        odd = sorted(noise.keys() ^ shapes.keys())
-        raise GradDivError(
-            f"noise belongs to another network: it has {len(noise)} tensors where {len(shapes)} were expected, "
-            f"and {', '.join(map(repr, odd[:3]))}{' and others' if len(odd) > 3 else ''} stand on one side only"
+            f"noise belongs to another network: it has {len(noise)} tensors, expected {len(shapes)}, and "
+            f"{', '.join(map(repr, odd[:3]))}{' and others' if len(odd) > 3 else ''} stand on one side only"
         )
     for name, shape in shapes.items():
         found = tuple(noise[name].shape)
@@ -324,8 +305,8 @@ def check_noise(
         if noise[name].device != device:
             raise GradDivError(f"noise {name!r} lies on {noise[name].device}, but the parameters on {device}")
     for name, count in (counts or {}).items():
-        if int(noise[name].min()) < 0 or int(noise[name].max()) >= count:
-            last = int(noise[name].max())
+        first, last = (int(end) for end in noise[name].aminmax())
+        if first < 0 or last >= count:
             raise GradDivError(f"noise names {name} {last} of {count}: it belongs to another network")
     return noise
 

@@ -117,17 +117,12 @@ class GaussianNetwork(WeightNoise):
         return torch.exp(self.log_sigma[_key(name)])
 
     def kl(self) -> Float[Tensor, ""]:
-        """KL(q || N(0, sigma_0^2)) = sum_i log(sigma_0 / sigma_i) + (sigma_i^2 + mu_i^2) / (2 sigma_0^2) - 1/2.
-
-        Summed over the scalars of every parameter in the scope.
-        """
-        parts = []
+        """KL(q || N(0, sigma_0^2)) = sum_i log(sigma_0 / sigma_i) + (sigma_i^2 + mu_i^2) / (2 sigma_0^2) - 1/2."""
+        parts, prior = [], self.prior_sigma
         for name in self.kl_names:
             mu, log_sigma = self.module.get_parameter(name), self.log_sigma[_key(name)]
             second_moment = (2 * log_sigma).exp() + mu.square()
-            parts.append(
-                (math.log(self.prior_sigma) - log_sigma + second_moment / (2 * self.prior_sigma**2) - 0.5).sum()
-            )
+            parts.append((math.log(prior) - log_sigma + second_moment / (2 * prior**2) - 0.5).sum())
         return torch.stack(parts).sum()
 
 
@@ -209,7 +204,6 @@ def pni(module: nn.Module, alpha: Positive = 0.25, *, granularity: Granularity =
         raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
     levels: dict[str, Tensor] = {}
     for name, w in weights.items():
-        of_channels = (len(w), *(1,) * (w.dim() - 1))
-        shape = {"layerwise": (), "channelwise": of_channels, "elementwise": tuple(w.shape)}[granularity]
-        levels[name] = w.new_full(shape, alpha)
+        shapes = {"layerwise": (), "channelwise": (len(w), *(1,) * (w.dim() - 1)), "elementwise": tuple(w.shape)}
+        levels[name] = w.new_full(shapes[granularity], alpha)
     return PNINetwork(module, levels)

@@ -6,7 +6,7 @@ from torch import nn
 
 from graddiv import GradDivError, pni_activations, rse, wca
 from graddiv.networks import Normalize, WCANetwork, stl10_cnn, vgg16
-from graddiv.networks.activations import ActivationNoise, NoiseSite, OutputNoise
+from graddiv.networks.activations import ActivationNoise, NoiseSite
 from graddiv.seeding import isolated
 from tests.helpers import SHAPE, convnet, images, labels
 
@@ -126,17 +126,17 @@ def test_an_error_of_the_modules_own_leaves_it_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "shapes", "kind"),
+    ("at", "shapes", "after"),
     [
-        ("image", [(1, 6, 6)], ActivationNoise),
-        ("inputs", [(1, 6, 6), (3, 3, 3), (36,)], ActivationNoise),
-        ("outputs", [(3, 6, 6), (4, 3, 3), (4,)], OutputNoise),
+        ("image", [(1, 6, 6)], False),
+        ("inputs", [(1, 6, 6), (3, 3, 3), (36,)], False),
+        ("outputs", [(3, 6, 6), (4, 3, 3), (4,)], True),
     ],
 )
-def test_where_the_noise_is(at: str, shapes: list[tuple[int, ...]], kind: type) -> None:
+def test_where_the_noise_is(at: str, shapes: list[tuple[int, ...]], after: bool) -> None:
     F = pni_activations(convnet(), SHAPE, at=at)
     assert list(F.shapes.values()) == shapes
-    assert [type(m) for m in F.modules() if isinstance(m, ActivationNoise)] == [kind] * len(shapes)
+    assert [m.after for m in F.modules() if isinstance(m, ActivationNoise)] == [after] * len(shapes)
     assert len([name for name, _ in F.named_parameters() if name.endswith("alpha")]) == len(shapes)
 
 
