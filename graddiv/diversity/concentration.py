@@ -103,21 +103,18 @@ class Moments(NamedTuple):
 
     def rho(self, q: float = 2.0) -> Float64[Tensor, " b"]:
         """|1/n sum_i v_i|_q; NaN where not all gradients have a direction."""
-        return self._if_usable(mrl(self.resultant[None], q))
+        return torch.where(self.usable, mrl(self.resultant[None], q), torch.nan)
 
     def mean_cosine(self) -> Float64[Tensor, " b"]:
         """c = (n rho^2 - 1) / (n - 1), the mean over pairs; 1 for the only gradient of a deterministic network."""
         if self.n == 1:
-            return self._if_usable(torch.ones_like(self.length))
+            return torch.where(self.usable, torch.ones_like(self.length), torch.nan)
         return (self.n * self.rho() ** 2 - 1) / (self.n - 1)
 
     def norm_ratio(self) -> Float64[Tensor, " b"]:
         """|E g| / E |g|: rho where norm and direction are independent; it shows what rho hides where they are not."""
         ratio: Tensor = torch.linalg.vector_norm(self.gradient, dim=1) / self.length
         return ratio
-
-    def _if_usable(self, values: Tensor) -> Tensor:
-        return torch.where(self.usable, values, torch.nan)
 
 
 def moments(models: Iterable[SampleModel], x: Images, y: Labels) -> Moments:

@@ -5,6 +5,7 @@ docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -86,6 +87,7 @@ class Visit(NamedTuple):
     layer: nn.Module
     x: Tensor
     y: Tensor  #: its output
+    calls: int = 1  #: how often in one pass
 
 
 class SiteNetwork(RowNoise):
@@ -99,6 +101,8 @@ class SiteNetwork(RowNoise):
     ) -> None:
         shapes = {}
         for name, site in sites.items():
+            if visits[name].calls > 1:
+                raise GradDivError(f"layer {name!r} is used twice in one pass: {site.defense} needs noise for each use")
             h = visits[name].y if site.after else visits[name].x
             shapes[f"{name}.noise"] = site.noise_shape(tuple(h.shape[1:]))
         super().__init__(module, shapes, **settings)
@@ -118,12 +122,8 @@ def find(module: nn.Module, kinds: tuple[type[nn.Module], ...], input_shape: Seq
             visits = watched(module, layers, an_image(module, input_shape)) if layers else []
     except RuntimeError as error:
         raise GradDivError(f"input_shape is {tuple(input_shape)}, which the module does not take: {error}") from error
-    found: dict[str, Visit] = {}
-    for name, visit in visits:
-        if name in found:
-            raise GradDivError(f"layer {name!r} is used twice in one pass, expected once: each use needs its own noise")
-        found[name] = visit
-    return found
+    calls = Counter(name for name, _ in visits)
+    return {name: visit._replace(calls=calls[name]) for name, visit in visits}
 
 
 def watched(f: SampleModel, layers: Mapping[str, nn.Module], x: Tensor) -> list[tuple[str, Visit]]:

@@ -101,10 +101,7 @@ class RandomizedNetwork(nn.Module, ABC):
     def distinct_draws(
         self, seeds: Sequence[int], batch: Int64[Tensor, " b"] | None = None
     ) -> list[Callable[[], Noise]]:
-        """Return a draw for each seed, made when it is called, for sample models that are compared with each other.
-
-        Where noise has finitely many values these are drawn without replacement, and shared by the batch.
-        """
+        """Return a draw for each seed; finitely many values are drawn without replacement, and shared by the batch."""
         support = self.support()
         if support is None or len(support.noises) == 1:
             return [partial(self.draw, seed, batch) for seed in seeds]

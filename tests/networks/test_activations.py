@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from graddiv import GradDivError, pni_activations, rse, wca
+from graddiv import GradDivError, pixeldp, pni_activations, rse, wca
 from graddiv.networks import Normalize, WCANetwork, stl10_cnn, vgg16
 from graddiv.networks.activations import ActivationNoise, NoiseSite
 from graddiv.seeding import isolated
@@ -79,6 +79,23 @@ def test_a_convolution_used_twice_is_refused() -> None:
 
     with pytest.raises(GradDivError, match="'conv' is used twice"):
         rse(Twice(), (1, 6, 6))
+    F = wca(nn.Sequential(Twice(), nn.Linear(36, 4)), (1, 6, 6), features=2)  # where there is no noise, it may be
+    assert F.bind(F.draw(0))(torch.zeros(1, 1, 6, 6)).shape == (1, 4)
+
+
+def test_pixeldp_minds_the_first_convolution_alone() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 2, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(self.conv(x)).flatten(1)
+
+    F = pixeldp(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), Twice()), SHAPE)
+    assert F.bind(F.draw(0))(torch.zeros(1, *SHAPE)).shape == (1, 72)
+    with pytest.raises(GradDivError, match="does not begin with a convolution"):
+        pixeldp(nn.Sequential(nn.ReLU(), nn.Sigmoid(), nn.Conv2d(1, 2, 3)), SHAPE)
 
 
 class OutOfOrder(nn.Module):
