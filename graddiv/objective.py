@@ -135,9 +135,12 @@ class Objective(nn.Module):
         halves = [half for half in (("adversarial", x_adv, 1 - w), ("clean", x, w)) if half[2] > 0]
         inputs, labels = torch.cat([part for _, part, _ in halves]), y.repeat(len(halves))
         seed, everyone = fold(self.seed, "loss", step), ids.repeat(len(halves))
-        if self.rules.interpolated:
-            inputs, partner, a = self.interpolation(inputs, ids, step)
-            z = self.trained.bind(self.trained.draw(seed, everyone))(inputs)
+        if self.rules.interpolated:  # x~ = a x + (1 - a) x[partner], a ~ U(0, 1) = Beta(1, 1), in each half apart
+            b = len(ids)
+            partner = torch.cat([neighbours(b, x.device) + start for start in range(0, len(inputs), b)])
+            a = uniform(fold(self.seed, "interpolation", step), ids, len(halves)).T.flatten().to(x.dtype)
+            share = per_example(a, inputs)
+            z = self.trained.bind(self.trained.draw(seed, everyone))(share * inputs + (1 - share) * inputs[partner])
             losses = a * ce(z, labels) + (1 - a) * ce(z, labels[partner])
         else:
             progress = step / self.steps if self.steps else 0.0
@@ -154,11 +157,3 @@ class Objective(nn.Module):
         pgd = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start, seed=seed)
         view = EOT(self.trained, adversary.n, seed=fold(self.seed, "adversary", step))
         return pgd(view, x, y, adversary.epsilon, ids=ids)
-
-    def interpolation(self, x: Tensor, ids: Labels, step: int) -> tuple[Tensor, Tensor, Tensor]:
-        """x~ = a x + (1 - a) x[partner] with a ~ U(0, 1) = Beta(1, 1), in each half of the inputs apart."""
-        b = len(ids)
-        partner = torch.cat([neighbours(b, x.device) + start for start in range(0, len(x), b)])
-        a = uniform(fold(self.seed, "interpolation", step), ids, len(x) // b).T.flatten().to(x.dtype)
-        share = per_example(a, x)
-        return share * x + (1 - share) * x[partner], partner, a

@@ -11,7 +11,7 @@ from collections import UserDict
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from fractions import Fraction
-from functools import cache, wraps
+from functools import wraps
 from importlib.metadata import entry_points
 from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
@@ -134,13 +134,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 def check_fields(settings: Any) -> None:
     """Refuse fields of a dataclass outside of the `Range` or `Literal` that it annotates them with."""
-    for name, annotation in _annotations(type(settings)).items():  # type: ignore[arg-type]
+    for name, annotation in get_type_hints(type(settings), include_extras=True).items():
         _check(name, getattr(settings, name, None), annotation)
-
-
-@cache
-def _annotations(of: type) -> dict[str, Any]:
-    return get_type_hints(of, include_extras=True)
 
 
 def _check(name: str, value: Any, annotation: Any) -> None:

@@ -38,8 +38,9 @@ def generator(seed: int, device: torch.device | str = "cpu") -> torch.Generator:
     return torch.Generator(device=device).manual_seed(seed)
 
 
-def uniform(seed: int, ids: Int64[Tensor, " b"], k: int) -> Float64[Tensor, "b k"]:
-    """u[i, j] ~ U[0, 1), a hash of (seed, ids[i], j): k numbers for each example, whatever batch it is in."""
+def uniform(seed: int, ids: Int64[Tensor, " b"] | None, k: int) -> Float64[Tensor, "b k"]:
+    """u[i, j] ~ U[0, 1), a hash of (seed, ids[i], j): k numbers for each example, or without ids one row."""
+    ids = torch.tensor([-1]) if ids is None else ids  # -1: the address of no example
     counter = ids[:, None] * k + torch.arange(k, device=ids.device)
     z = (counter + 1) * _GOLDEN + _signed(fold(seed, "uniform", k) << 1)
     z = (z ^ _shift(z, 30)) * _signed(0xBF58476D1CE4E5B9)

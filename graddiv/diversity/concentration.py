@@ -88,10 +88,9 @@ def _ratio_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, ".
 
 
 class Moments(NamedTuple):
-    """Means over the gradients g_i = w_i grad s_i of n sample models, per example, and over their directions v_i.
+    """Means over the gradients of cross-entropy g_i = sigmoid(s_i) grad s_i and their directions v_i, per example.
 
-    w_i = sigmoid(s_i) makes g_i the gradient of the cross-entropy.  Lengths are divided by exp(log_scale), the greatest
-    weight, as weights may underflow.
+    Lengths are divided by exp(log_scale), the greatest weight, as weights may underflow.
     """
 
     n: int
@@ -104,21 +103,18 @@ class Moments(NamedTuple):
 
     def rho(self, q: float = 2.0) -> Float64[Tensor, " b"]:
         """|1/n sum_i v_i|_q; NaN where not all gradients have a direction."""
-        return self._if_usable(mrl(self.resultant[None], q))
+        return torch.where(self.usable, mrl(self.resultant[None], q), torch.nan)
 
     def mean_cosine(self) -> Float64[Tensor, " b"]:
         """c = (n rho^2 - 1) / (n - 1), the mean over pairs; 1 for the only gradient of a deterministic network."""
         if self.n == 1:
-            return self._if_usable(torch.ones_like(self.length))
+            return torch.where(self.usable, torch.ones_like(self.length), torch.nan)
         return (self.n * self.rho() ** 2 - 1) / (self.n - 1)
 
     def norm_ratio(self) -> Float64[Tensor, " b"]:
         """|E g| / E |g|: rho where norm and direction are independent; it shows what rho hides where they are not."""
         ratio: Tensor = torch.linalg.vector_norm(self.gradient, dim=1) / self.length
         return ratio
-
-    def _if_usable(self, values: Tensor) -> Tensor:
-        return torch.where(self.usable, values, torch.nan)
 
 
 def moments(models: Iterable[SampleModel], x: Images, y: Labels) -> Moments:
@@ -164,11 +160,7 @@ class BoundReport:
 
 
 def theorem1(models: Iterable[SampleModel], x: Images, y: Labels, alpha: float, norm: float) -> BoundReport:
-    """Delta(alpha g) <= alpha M_X rho_q + O(alpha^2) for |g|_p <= 1, 1/p + 1/q = 1: the bound and how it fares.
-
-    models: the sample models over whose gradients the expectations are taken, one at a time.
-    alpha: the length of the step.
-    norm: p, the norm of the ball: 2 or infinity.
+    """Delta(alpha g) <= alpha M_X rho_q + O(alpha^2) for |g|_p <= 1, 1/p + 1/q = 1, p = `norm`: how the bound fares.
 
     A gradient of 0 counts as a direction of 0; an example all of whose gradients are 0 has NaN ratios.
     """

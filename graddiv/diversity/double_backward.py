@@ -1,9 +1,8 @@
 """Convolutions and max pooling whose gradient is cheap to differentiate again.
 
-torch differentiates the input gradient of a convolution through a convolution with a kernel as large as the image, and
-that of max pooling through a gather that drops the channels_last format.  Written as a transposed convolution and as a
-gather they have better forms.  A module need not know: while `efficient_double_backward()` is active, its calls of
-`conv2d` and `max_pool2d` take these forms.
+torch differentiates the input gradient of a convolution through a kernel as large as the image, and that of max pooling
+without the channels_last format.  While `efficient_double_backward()` is active, `conv2d` and `max_pool2d` have better
+forms: a transposed convolution and a gather.
 """
 
 from collections.abc import Callable, Iterator
@@ -19,10 +18,7 @@ from torch.overrides import TorchFunctionMode
 aten = torch.ops.aten
 
 
-class _InputsOnly:
-    """The input of the backward pass of `inputs_only` that is under way; a global, as torch chooses the thread."""
-
-    node: Node | None = None
+_WANTED: list[Node] = []  #: the inputs of backward passes in `inputs_only`; a global, as torch chooses the thread
 
 
 @contextmanager
@@ -31,11 +27,11 @@ def inputs_only(x: Tensor) -> Iterator[None]:
 
     Weights and biases that are computed from x keep theirs.
     """
-    before, _InputsOnly.node = _InputsOnly.node, get_gradient_edge(x).node
+    _WANTED.append(get_gradient_edge(x).node)
     try:
         yield
     finally:
-        _InputsOnly.node = before
+        _WANTED.pop()
 
 
 def _leads_to(target: Node, node: Node | None) -> bool:
@@ -63,8 +59,8 @@ class _Conv2d(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         x, w = ctx.saved_tensors
-        nothing, wanted = (None,) * len(ctx.geometry), _InputsOnly.node
-        if wanted is not None and not any(_leads_to(wanted, node) for node, _ in ctx.next_functions[1:]):
+        nothing = (None,) * len(ctx.geometry)
+        if _WANTED and not any(_leads_to(_WANTED[-1], node) for node, _ in ctx.next_functions[1:]):
             return _input_gradient(upstream[0], w, x.shape, *ctx.geometry), None, None, *nothing
         mask = list(ctx.needs_input_grad[:3])
         return *aten.convolution_backward(upstream[0], x, w, ctx.bias_sizes, *ctx.geometry, mask), *nothing

@@ -88,8 +88,6 @@ class GradDiv(nn.Module):
     ) -> Float[Tensor, ""]:
         """Return lambda(step) R(x; theta).
 
-        F: the randomized network.
-        x, y: the batch at which gradients are taken, and its labels.
         step: the number of the training step; it addresses the noise, so a resumed run draws the same again.
         ids: the data-set indices of the batch; with them noise on activations (RSE, MI) is drawn for each example.
         """

@@ -1,8 +1,7 @@
 """Input gradients of sample models, their directions, and their mean over models.
 
-Gradients are those of a score s, by default the soft margin.  A loss l(s) of one model has gradient l'(s) grad s, so
-directions come from grad s, exactly, and means over models are means of grad s with weights l'(s).  Weights are
-logarithms: where every model is sure of itself all of them underflow, and their ratios still decide.
+A loss l(s) of a score s has gradient l'(s) grad s: directions come from grad s, means over models have weights l'(s).
+Weights are kept as logarithms, since all of them underflow where every model is sure of itself.
 
 In the paper: docs/equations.md.
 """
@@ -30,10 +29,7 @@ Score = Callable[[Tensor, Tensor], Tensor]  #: (logits, labels) -> a number for 
 def input_gradient(
     f: SampleModel, x: Images, y: Labels, create_graph: bool = False, s_of: Score = soft_margin
 ) -> tuple[PerExample, Images]:
-    """Return s(f(x), y) and grad_x s(f(x), y), per example; works inside a caller's no_grad.
-
-    create_graph: whether the gradient can be differentiated again, as the regularizer needs it.
-    """
+    """Return s(f(x), y) and grad_x s(f(x), y), differentiable again with `create_graph`; works inside no_grad."""
     check_mode()
     with torch.enable_grad():
         x = x.detach().requires_grad_()
@@ -137,8 +133,6 @@ def mean_gradient(
     models: the n sample models, taken one after the other; one graph at a time, so memory does not grow with n.
     probabilities: p of the models, where they are not equally likely: the mean is then sum_i p_i w_i grad s_i.
     logits: a list to which those of each model are appended.
-
-    Weights are exp(log w_i - running maximum): the mean stays exact where every w_i underflows.
     """
     goal, scores = OBJECTIVES[objective], []
     total = torch.zeros_like(x)

@@ -1,16 +1,19 @@
 """Gaussian noise on activations: RSE (Liu et al. 2018), PNI (He et al. 2019), WCA-Net (Eustratiadis et al. 2021).
 
-Sites stand around the layers of a network, and `bind` hands the noise to them.  In the paper: docs/equations.md.
+Sites stand around the layers of a network, and `bind` hands the noise to them.  Remarks: docs/zoo.md.  In the paper:
+docs/equations.md.
 """
 
-import math
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeVar
+from functools import partial
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
@@ -18,14 +21,15 @@ from graddiv.geometry import per_example
 from graddiv.networks.architectures import Normalize
 from graddiv.networks.defense import Rules, defense
 from graddiv.networks.inputs import running_statistics
-from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise, check_rows
+from graddiv.networks.randomized import Noise, RandomizedNetwork, RowNoise, SampleModel, Theta, check_rows
 from graddiv.registries import Count, NotNegative, Positive
-from graddiv.seeding import Law, fold, isolated, numbers
+from graddiv.seeding import fold, generator, isolated
 
 NoisePlace = Literal["image", "outputs", "inputs"]
 
 TINY = 1e-12  #: added to the variance, whose root has no slope at 0
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+WEIGHTED = (*CONVOLUTIONS, nn.Linear)
 
 
 class Site(nn.Module, ABC):
@@ -36,14 +40,12 @@ class Site(nn.Module, ABC):
     """
 
     defense: ClassVar[str]  #: whose site it is, for messages
-    after: ClassVar[bool] = False  #: whether the output of the layer is perturbed, not its input
-    optional: ClassVar[bool] = False  #: whether noise without rows stands for a layer without noise
+    after: bool = False  #: whether the output of the layer is perturbed, not its input
 
     def __init__(self, layer: nn.Module, **settings: Any) -> None:
         super().__init__()
         self.layer = layer
         self.register_buffer("noise", None, persistent=False)
-        self.visits: list[tuple[Site, tuple[int, ...]]] | None = None  #: while `place` measures, where it tells shapes
         vars(self).update(settings)
 
     @abstractmethod
@@ -59,11 +61,7 @@ class Site(nn.Module, ABC):
         return output
 
     def _noisy(self, h: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
-        shape = self.noise_shape(tuple(h.shape[1:]))
-        if self.visits is not None:
-            self.visits.append((self, shape))
-            return h
-        noise = self._buffers["noise"]
+        noise, shape = self._buffers["noise"], self.noise_shape(tuple(h.shape[1:]))
         if noise is None:
             raise GradDivError(
                 f"a module with {self.defense} noise was called without noise: "
@@ -74,101 +72,85 @@ class Site(nn.Module, ABC):
                 f"{self.defense} noise was made for activations of shape {tuple(noise.shape[1:])} but met {shape}: "
                 "pass the true input_shape"
             )
-        if len(noise) > 0 or not self.optional:
-            check_rows(len(noise), len(h))
+        if len(noise) == 0:  # stands for the layer without noise
+            return h
+        check_rows(len(noise), len(h))
         return self.perturbed(h, noise)
 
     def extra_repr(self) -> str:
         return ", ".join(f"{name}={getattr(self, name)!r}" for name in type(self).__annotations__ if name != "layer")
 
 
-class SiteNetwork(RandomizedNetwork):
-    """Noise ~ N(0, I) at each site, unless the `law` is another; `shapes` are those that `place` found.
+class Visit(NamedTuple):
+    """How a layer was called."""
 
-    With `draw(seed, batch=ids)` each example has noise of its own; without, one value serves every x.
+    layer: nn.Module
+    x: Tensor
+    y: Tensor  #: its output
+    calls: int = 1  #: how often in one pass
+
+
+class SiteNetwork(RowNoise):
+    """Noise at each of the sites, which take the place of their layers in the module.
+
+    visits: what `find` says of the layers.
     """
 
-    law: ClassVar[Law] = "normal"
-
-    def __init__(self, module: nn.Module, shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> None:
-        super().__init__(module)
-        vars(self).update(settings)
-        self.shapes = {f"{name}.noise": shape for name, shape in shapes.items()}
-
-    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        sizes = [math.prod(shape) for shape in self.shapes.values()]
-        noise = numbers(self.law, seed, batch, sum(sizes), next(self.module.parameters()))
-        parts = zip(self.shapes.items(), torch.split_with_sizes(noise, sizes, dim=1), strict=True)
-        return {site: part.reshape(-1, *shape) for (site, shape), part in parts}
-
-    def mean(self) -> dict[str, Tensor]:
-        like = next(self.module.parameters())
-        return {site: like.new_zeros(1, *shape) for site, shape in self.shapes.items()}
+    def __init__(
+        self, module: nn.Module, sites: Mapping[str, Site], visits: Mapping[str, Visit], **settings: Any
+    ) -> None:
+        shapes = {}
+        for name, site in sites.items():
+            if visits[name].calls > 1:
+                raise GradDivError(f"layer {name!r} is used twice in one pass: {site.defense} needs noise for each use")
+            h = visits[name].y if site.after else visits[name].x
+            shapes[f"{name}.noise"] = site.noise_shape(tuple(h.shape[1:]))
+        super().__init__(module, shapes, **settings)
+        replace(module, {site.layer: site for site in sites.values()})
 
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
-        noise = check_noise(noise, {site: (None, *shape) for site, shape in self.shapes.items()}, self.device)
-        return {**theta.parameters, **noise}
+        return {**theta.parameters, **self.checked(noise)}
 
 
-S = TypeVar("S", bound=Site)
-
-
-def place(module: nn.Module, sites: Mapping[str, S], input_shape: Sequence[int]) -> dict[str, tuple[int, ...]]:
-    """Put each site in the place of the layer of that name; return, in order of execution, the shape of their noise.
-
-    The shapes are found by running one blank image; where that fails the module is left as it was.
-    """
-    if any(isinstance(m, Site) for m in module.modules()):
-        defense = next(iter(sites.values())).defense
-        raise GradDivError(f"{type(module).__name__} has noise sites already: {defense} was put on it before")
-    replace(module, {site.layer: site for site in sites.values()})
+def find(module: nn.Module, kinds: tuple[type[nn.Module], ...], input_shape: Sequence[int]) -> dict[str, Visit]:
+    """Return how `module` calls its layers of these kinds for `an_image`, by name in order of execution."""
+    if site := next((m for m in module.modules() if isinstance(m, Site)), None):
+        raise GradDivError(f"{type(module).__name__} has noise sites already: {site.defense} was put on it before")
+    layers = {name: m for name, m in module.named_modules() if name and isinstance(m, kinds)}
     try:
-        return _shapes(module, sites, tuple(input_shape))
-    except Exception:
-        remove(module, *sites.values())
-        raise
+        with torch.no_grad(), isolated(0), running_statistics(module):
+            visits = watched(module, layers, an_image(module, input_shape)) if layers else []
+    except RuntimeError as error:
+        raise GradDivError(f"input_shape is {tuple(input_shape)}, which the module does not take: {error}") from error
+    calls = Counter(name for name, _ in visits)
+    return {name: visit._replace(calls=calls[name]) for name, visit in visits}
 
 
-def remove(module: nn.Module, *sites: Site) -> None:
-    """Put the layers back in the place of their sites."""
-    replace(module, {site: site.layer for site in sites})
+def watched(f: SampleModel, layers: Mapping[str, nn.Module], x: Tensor) -> list[tuple[str, Visit]]:
+    """Call f(x) and return how it calls these layers, in order."""
+    visits: list[tuple[str, Visit]] = []
+
+    def note(name: str, layer: nn.Module, inputs: tuple[Tensor, ...], y: Tensor) -> None:
+        visits.append((name, Visit(layer, inputs[0], y)))
+
+    with ExitStack() as hooks:
+        for name, layer in layers.items():
+            hooks.enter_context(layer.register_forward_hook(partial(note, name)))
+        f(x)
+    return visits
+
+
+def an_image(module: nn.Module, shape: Sequence[int]) -> Tensor:
+    """Return a batch of one random image on the device of the parameters."""
+    return torch.rand(1, *shape, generator=generator(0)).to(next(module.parameters()))
 
 
 def replace(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
     """Put new[m] in the place of every m, under each of its names."""
     for parent in list(module.modules()):
         for name, child in parent._modules.items():  # named_children() leaves out second names
-            if child is not None and child in new and parent is not new[child]:
+            if child is not None and child in new:
                 parent._modules[name] = new[child]
-
-
-def call_once(module: nn.Module, image: Tensor) -> None:
-    """Run one image through a module, to see what happens inside."""
-    try:
-        with torch.no_grad(), isolated(0), running_statistics(module):
-            module(image)
-    except RuntimeError as error:
-        shape = tuple(image.shape[1:])
-        raise GradDivError(f"input_shape is {shape}, which the module does not take: {error}") from error
-
-
-def _shapes(module: nn.Module, sites: Mapping[str, Site], input_shape: tuple[int, ...]) -> dict[str, tuple[int, ...]]:
-    visits: list[tuple[Site, tuple[int, ...]]] = []
-    for site in sites.values():
-        site.visits = visits
-    try:
-        call_once(module, next(module.parameters()).new_zeros(1, *input_shape))
-    finally:
-        for site in sites.values():
-            site.visits = None
-    names, found = {site: name for name, site in sites.items()}, {}
-    for site, shape in visits:
-        if (name := names[site]) in found:
-            raise GradDivError(
-                f"layer {name!r} is used twice in one pass: {site.defense} needs one noise value for each use"
-            )
-        found[name] = shape
-    return found
 
 
 class NoiseSite(Site):
@@ -199,17 +181,15 @@ def rse(
     sigma_init: the standard deviation of the noise on the image, before any normalization; 0.2 as in RSE.
     sigma_inner: that of the noise at the later sites, in units of the activations; 0.1 as in RSE.
     """
-    layers = {n: m for n, m in module.named_modules() if isinstance(m, (*CONVOLUTIONS, Normalize))}
-    if not any(name and not isinstance(m, Normalize) for name, m in layers.items()):
+    visits = find(module, (*CONVOLUTIONS, Normalize), input_shape)
+    if all(isinstance(visit.layer, Normalize) for visit in visits.values()):
         raise GradDivError(f"{type(module).__name__} has no convolution inside: RSE adds noise before convolutions")
-    sites = {name: NoiseSite(layer, sigma=sigma_inner) for name, layer in layers.items()}
-    shapes = place(module, sites, input_shape)
-    first, *later = shapes
-    sites[first].sigma = sigma_init
-    if isinstance(sites[first].layer, Normalize) and later:  # its site serves the first convolution
-        remove(module, sites[later[0]])
-        del shapes[later[0]]
-    return RSENetwork(module, shapes)
+    first, *later = visits
+    if isinstance(visits[first].layer, Normalize):  # its site serves the first convolution, too
+        del later[0]
+    sigmas = {first: sigma_init, **dict.fromkeys(later, sigma_inner)}
+    sites = {name: NoiseSite(visits[name].layer, sigma=sigma) for name, sigma in sigmas.items()}
+    return RSENetwork(module, sites, visits)
 
 
 class ActivationNoise(Site):
@@ -217,8 +197,8 @@ class ActivationNoise(Site):
 
     defense = "PNI"
 
-    def __init__(self, layer: nn.Module, alpha: float) -> None:
-        super().__init__(layer)
+    def __init__(self, layer: nn.Module, alpha: float, *, after: bool = False) -> None:
+        super().__init__(layer, after=after)
         self.alpha = nn.Parameter(next(layer.parameters()).new_tensor(alpha))
 
     def perturbed(self, h: Float[Tensor, "b ..."], noise: Float[Tensor, "r ..."]) -> Float[Tensor, "b ..."]:
@@ -226,18 +206,8 @@ class ActivationNoise(Site):
         return h + self.alpha * per_example(std, h) * noise
 
 
-class OutputNoise(ActivationNoise):
-    """The same on the output of the layer."""
-
-    after = True
-
-
 class ActivationPNINetwork(SiteNetwork):
-    """v~ = v + alpha * std(v) * noise, noise ~ N(0, I), alpha learned for each site, its sign free.
-
-    Unlike in the released code, std is that of each image, not of the batch, and is differentiated too.  Its authors'
-    numbers without noise are below those of adversarial training: attack it from the mean network, too.
-    """
+    """v~ = v + alpha * std(v) * noise, noise ~ N(0, I), alpha learned for each site, its sign free."""
 
 
 @defense("pni_activations")
@@ -255,17 +225,12 @@ def pni_activations(
     at: "image" for noise on the input alone (PNI-I), "outputs" for the outputs of all convolutions and linear layers
         (PNI-A-a), "inputs" for their inputs, that of the first included (PNI-A-b).
     """
-    layers = {n: m for n, m in module.named_modules() if n and isinstance(m, (*CONVOLUTIONS, nn.Linear))}
-    if not layers:
+    visits = find(module, WEIGHTED, input_shape)
+    if not visits:
         raise GradDivError(f"{type(module).__name__} has no convolution or linear layer inside to add noise to")
-    kind = OutputNoise if at == "outputs" else ActivationNoise
-    sites = {name: kind(layer, alpha) for name, layer in layers.items()}
-    shapes = place(module, sites, input_shape)
-    if at == "image":
-        first, *later = shapes
-        remove(module, *(sites[name] for name in later))
-        shapes = {first: shapes[first]}
-    return ActivationPNINetwork(module, shapes)
+    names = list(visits)[: 1 if at == "image" else None]
+    sites = {name: ActivationNoise(visits[name].layer, alpha, after=at == "outputs") for name in names}
+    return ActivationPNINetwork(module, sites, visits)
 
 
 class HeadNoise(Site):
@@ -284,11 +249,7 @@ class HeadNoise(Site):
 
 
 class WCANetwork(SiteNetwork):
-    """logits = W (h(x) + L noise) + b, noise ~ N(0, I_d), so their covariance is W L L^T W^T whatever x.
-
-    The noise is a constant added to the logits, and every sample model has the same Jacobian: its adversary attacks the
-    noise-free network, at `mean()`, with a margin loss, and is judged on draws.
-    """
+    """logits = W (h(x) + L noise) + b, noise ~ N(0, I_d), so their covariance is W L L^T W^T whatever x."""
 
     @property
     def head(self) -> HeadNoise:
@@ -299,18 +260,10 @@ class WCANetwork(SiteNetwork):
         """ln(w_c^T L L^T w_c) of each class, which training maximizes."""
         return (self.head.layer.weight @ self.head.factor.tril()).square().sum(1).log()
 
-    def decay(self) -> Float[Tensor, ""]:
-        """(|L|^2 + |W|^2) / 2, without which the variances would grow for ever."""
-        return (self.head.factor.tril().square().sum() + self.head.layer.weight.square().sum()) / 2
-
 
 @dataclass(frozen=True)
 class LargeVariances(Rules):
-    """-weight sum_c ln(w_c^T L L^T w_c), and a decay of L and W that keeps it bounded.
-
-    variances: over classes; the released code has the log of the sum.
-    decay: as weight decay of Adam has it.
-    """
+    """-weight sum_c ln(w_c^T L L^T w_c) + decay (|L|^2 + |W|^2) / 2, which bounds the variances."""
 
     weight: NotNegative = 1.0
     variances: Literal["sum of logs", "log of sum"] = "sum of logs"
@@ -320,7 +273,8 @@ class LargeVariances(Rules):
         assert isinstance(F, WCANetwork)
         logs = F.log_variances()
         variances = logs.sum() if self.variances == "sum of logs" else logs.logsumexp(0)
-        return {"variances": -self.weight * variances, "decay": self.decay * F.decay()}
+        size = (F.head.factor.tril().square().sum() + F.head.layer.weight.square().sum()) / 2
+        return {"variances": -self.weight * variances, "decay": self.decay * size}
 
 
 @defense("wca", LargeVariances)
@@ -334,18 +288,15 @@ def wca(module: nn.Module, input_shape: Sequence[int], *, features: Count = 32) 
     module, input_shape: the network, whose last layer must be linear, and the shape of one image.
     features: the dimension of the noise; 32 in the released code.
     """
-    layers = [(n, m) for n, m in module.named_modules() if n and isinstance(m, nn.Linear)]
-    if not layers:
+    visits = find(module, (nn.Linear,), input_shape)
+    if not visits:
         raise GradDivError(f"{type(module).__name__} has no linear layer inside, expected a linear classifier")
-    name, last = layers[-1]
+    name, visit = visits.popitem()
+    last = visit.layer
+    assert isinstance(last, nn.Linear)
     # another initialization has another head
     with isolated(fold(0, "wca", float(last.weight.detach().flatten()[0]).hex())):
         projection = nn.Linear(last.in_features, features).to(last.weight)
         head = HeadNoise(nn.Linear(features, last.out_features).to(last.weight))
-    both = nn.Sequential(projection, head.layer)
-    replace(module, {last: both})
-    try:
-        return WCANetwork(module, place(module, {f"{name}.1": head}, input_shape))
-    except Exception:
-        replace(module, {both: last})
-        raise
+    replace(module, {last: nn.Sequential(projection, head.layer)})
+    return WCANetwork(module, {f"{name}.1": head}, find(module, (nn.Linear,), input_shape))

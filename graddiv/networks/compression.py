@@ -1,12 +1,11 @@
 """The image is compressed or rebuilt before the network sees it (Guo et al. 2018): fewer bits, JPEG, total variation.
 
-All have the identity for a gradient (`straight_through`): exact forward, BPDA backward, and every record says that the
-gradient is a proxy.
+All have the identity for a gradient (`straight_through`): exact forward, BPDA backward.  Remarks: docs/zoo.md.
 """
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -19,7 +18,6 @@ from graddiv.networks.defense import defense
 from graddiv.networks.images import InputNoise
 from graddiv.networks.randomized import Dirac, SampleModel, straight_through
 from graddiv.registries import Count, Positive, Range
-from graddiv.seeding import numbers
 
 TVGradient = Literal["identity", "unrolled"]
 Bits = Annotated[int, Range(ge=1, le=8)]
@@ -28,16 +26,10 @@ Quality = Annotated[int, Range(ge=1, le=100)]
 STEP = 8**-0.5  #: of the primal and of the dual variable: their product times |grad|^2 <= 8 must not exceed 1
 
 
-@dataclass(frozen=True)
-class BitDepth:
-    """round(x (2^bits - 1)) / (2^bits - 1): of three quantizers in released code the one that keeps black and white."""
-
-    bits: int
-
-    def __call__(self, x: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
-        levels = 2**self.bits - 1
-        quantized: Tensor = torch.round(x * levels) / levels
-        return quantized
+def quantized(x: Float[Tensor, "..."], bits: int) -> Float[Tensor, "..."]:
+    """round(x (2^bits - 1)) / (2^bits - 1)."""
+    levels = float(2**bits - 1)
+    return (x * levels).round() / levels
 
 
 LUMINANCE = (
@@ -52,46 +44,43 @@ CHROMINANCE = (
 """The quantization tables of the JPEG standard (annex K), row by row."""
 
 
-@dataclass(frozen=True)
-class JPEG:
+def jpeg(x: Float[Tensor, "b c h w"], quality: int) -> Float[Tensor, "b c h w"]:
     """x -> 8 x 8 cosine transform -> round(. / Q) Q -> back, in YCbCr, for pixels in [0, 1].
 
     Without the subsampling of color; images are continued at their edges to multiples of 8.
     """
+    b, c, h, w = x.shape
+    planes = pad(_ycc(x * 255).round() - 128, (0, -w % 8, 0, -h % 8), mode="replicate")
+    high, wide = planes.shape[2] // 8, planes.shape[3] // 8
+    blocks = planes.reshape(b, c, high, 8, wide, 8).transpose(3, 4)
+    D, Q = _cosines(x), _tables(quality, x)[[0, *[1] * (c - 1)], None, None]
+    blocks = D.mT @ ((D @ blocks @ D.mT / Q).round() * Q) @ D
+    planes = blocks.transpose(3, 4).reshape(b, c, 8 * high, 8 * wide)[:, :, :h, :w]
+    return _rgb((planes + 128).round().clamp(0, 255)) / 255
 
-    quality: int
 
-    def __call__(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
-        b, c, h, w = x.shape
-        planes = pad(self._ycc(x * 255).round() - 128, (0, -w % 8, 0, -h % 8), mode="replicate")
-        high, wide = planes.shape[2] // 8, planes.shape[3] // 8
-        blocks = planes.reshape(b, c, high, 8, wide, 8).transpose(3, 4)
-        D = _cosines(x)
-        Q = torch.stack([self._table(LUMINANCE, x), *[self._table(CHROMINANCE, x)] * (c - 1)])[:, None, None]
-        blocks = D.mT @ ((D @ blocks @ D.mT / Q).round() * Q) @ D
-        planes = blocks.transpose(3, 4).reshape(b, c, 8 * high, 8 * wide)[:, :, :h, :w]
-        return self._rgb((planes + 128).round().clamp(0, 255)) / 255
+def _tables(quality: int, like: Tensor) -> Float[Tensor, "2 8 8"]:
+    """Return floor((S Q + 50) / 100), at least 1, with S = 5000 / quality below 50 and 200 - 2 quality above."""
+    scale = 5000 // quality if quality < 50 else 200 - 2 * quality
+    values = torch.tensor([LUMINANCE, CHROMINANCE], dtype=torch.float64).mul(scale).add(50).div(100).floor()
+    return values.clamp(1, 255).reshape(2, 8, 8).to(like)
 
-    def _table(self, table: tuple[int, ...], like: Tensor) -> Float[Tensor, "8 8"]:
-        """Return floor((S Q + 50) / 100), at least 1, with S = 5000 / quality below 50 and 200 - 2 quality above."""
-        scale = 5000 // self.quality if self.quality < 50 else 200 - 2 * self.quality
-        values = torch.tensor(table, dtype=torch.float64).mul(scale).add(50).div(100).floor().clamp(1, 255)
-        return values.reshape(8, 8).to(like)
 
-    def _ycc(self, x: Tensor) -> Tensor:
-        """Return luminance, and where there are colors the two chrominances, around 128."""
-        if x.shape[1] == 1:
-            return x
-        r, g, b = x.unbind(1)
-        y = 0.299 * r + 0.587 * g + 0.114 * b
-        return torch.stack([y, (b - y) / 1.772 + 128, (r - y) / 1.402 + 128], 1)
+def _ycc(x: Tensor) -> Tensor:
+    """Return luminance, and where there are colors the two chrominances, around 128."""
+    if x.shape[1] == 1:
+        return x
+    r, g, b = x.unbind(1)
+    y = 0.299 * r + 0.587 * g + 0.114 * b
+    return torch.stack([y, (b - y) / 1.772 + 128, (r - y) / 1.402 + 128], 1)
 
-    def _rgb(self, ycc: Tensor) -> Tensor:
-        if ycc.shape[1] == 1:
-            return ycc
-        y, cb, cr = ycc[:, 0], ycc[:, 1] - 128, ycc[:, 2] - 128
-        r, b = y + 1.402 * cr, y + 1.772 * cb
-        return torch.stack([r, (y - 0.299 * r - 0.114 * b) / 0.587, b], 1).round().clamp(0, 255)
+
+def _rgb(ycc: Tensor) -> Tensor:
+    if ycc.shape[1] == 1:
+        return ycc
+    y, cb, cr = ycc[:, 0], ycc[:, 1] - 128, ycc[:, 2] - 128
+    r, b = y + 1.402 * cr, y + 1.772 * cb
+    return torch.stack([r, (y - 0.299 * r - 0.114 * b) / 0.587, b], 1).round().clamp(0, 255)
 
 
 def _cosines(like: Tensor) -> Float[Tensor, "8 8"]:
@@ -115,8 +104,9 @@ def compressed(module: nn.Module, *, bits: Bits | None = None, quality: Quality 
     """
     if bits is None and quality is None:
         raise GradDivError("neither bits nor quality is given, expected at least one of them")
-    steps = [step for step in (bits and BitDepth(bits), quality and JPEG(quality)) if step]
-    return Dirac(nn.Sequential(*(straight_through(step) for step in steps), module))
+    steps = [partial(quantized, bits=bits)] if bits else []
+    steps += [partial(jpeg, quality=quality)] if quality else []
+    return Dirac(nn.Sequential(*map(straight_through, steps), module))
 
 
 def rebuilt(
@@ -144,12 +134,10 @@ def rebuilt(
 class TotalVariationNetwork(InputNoise):
     """f(x) = module(z(x, keep)), keep ~ Bernoulli(1/2) for each pixel, shared by its channels: the noise.
 
-    With the gradient "identity" an adversary differentiates the network at z as if z were x (BPDA); "unrolled" goes
-    through the steps of the solver, which is exact.  The released code takes every 0 for dropped or kept alike, so that
-    the black background of MNIST always counts as kept; here the mask is a value of its own.
+    The gradient "identity" is that of the network at z as if z were x (BPDA); "unrolled" goes through the solver.
     """
 
-    size: tuple[int, ...]  #: height and width of an image
+    law = "uniform"
     lam: float
     iterations: int
     gradient: TVGradient
@@ -159,12 +147,11 @@ class TotalVariationNetwork(InputNoise):
         return self.gradient == "identity" or super().proxy_gradient
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        u = numbers("uniform", seed, batch, math.prod(self.size), next(self.module.parameters()))
-        return {"keep": (u < 0.5).to(u.dtype).reshape(-1, 1, *self.size)}
+        return {name: (u < 0.5).to(u.dtype) for name, u in super().draw(seed, batch).items()}
 
     def mean(self) -> dict[str, Tensor]:
         """Half weight on every pixel: the image smoothed, and nothing dropped."""
-        return {"keep": next(self.module.parameters()).new_full((1, 1, *self.size), 0.5)}
+        return {name: zero + 0.5 for name, zero in super().mean().items()}
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         def step(x: Tensor) -> Tensor:
@@ -194,6 +181,5 @@ def total_variation(
     """
     if len(input_shape) != 3:
         raise GradDivError(f"input_shape is {tuple(input_shape)}, expected (channels, height, width)")
-    size = tuple(input_shape)[1:]
-    settings = {"lam": lam, "iterations": iterations, "gradient": gradient}
-    return TotalVariationNetwork(module, size=size, shapes={"keep": (None, 1, *size)}, **settings)
+    shapes = {"keep": (1, *input_shape[1:])}
+    return TotalVariationNetwork(module, shapes, lam=lam, iterations=iterations, gradient=gradient)

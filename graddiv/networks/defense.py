@@ -83,14 +83,12 @@ class Defense(NamedTuple):
 
     def build(self, settings: Mapping[str, Any], provided: Mapping[str, Callable[[], Any]]) -> RandomizedNetwork:
         """F before training; of `provided`, only what the factory asks for is made."""
-        wanted = _parameters(self.factory)
-        made = {name: make() for name, make in provided.items() if name in wanted}
-        return self.factory(**made, **{name: value for name, value in settings.items() if name in wanted})
+        made = {name: make() for name, make in _wanted_by(self.factory, provided).items()}
+        return self.factory(**made, **_wanted_by(self.factory, settings))
 
     def rules_of(self, settings: Mapping[str, Any]) -> Rules:
         """The rules with these settings."""
-        wanted = _parameters(self.rules)
-        return self.rules(**{name: value for name, value in settings.items() if name in wanted})
+        return self.rules(**_wanted_by(self.rules, settings))
 
 
 DEFENSES: Registry[Defense] = Registry("defense")  #: by the name of their section in a recipe
@@ -116,6 +114,10 @@ def defense(name: str, rules: Callable[..., Rules] = Rules, *, random: bool = Tr
 
 def _parameters(of: Callable[..., Any]) -> Mapping[str, Parameter]:
     return signature(of, eval_str=True).parameters
+
+
+def _wanted_by(of: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: values[name] for name in _parameters(of) if name in values}
 
 
 def neighbours(b: int, device: torch.device) -> Tensor:

@@ -1,4 +1,7 @@
-"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), activation pruning (SAP, Dhillon et al. 2018)."""
+"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), activation pruning (SAP, Dhillon et al. 2018).
+
+Remarks: docs/zoo.md.
+"""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -8,7 +11,7 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.activations import CONVOLUTIONS, Site, SiteNetwork, place, remove
+from graddiv.networks.activations import CONVOLUTIONS, WEIGHTED, Site, SiteNetwork, find
 from graddiv.networks.defense import WithoutNoise, defense
 from graddiv.registries import Positive, Range
 
@@ -34,10 +37,7 @@ class DropoutSite(Site):
 
 
 class DropoutNetwork(SiteNetwork):
-    """h <- h * keep / (1 - rate), keep ~ Bernoulli(1 - rate), before every convolution and linear layer but the first.
-
-    The noise is the masks; their mean makes the ordinary network, with dropout switched off.
-    """
+    """h <- h * keep / (1 - rate), keep ~ Bernoulli(1 - rate), before convolutions and linear layers but the first."""
 
     law = "uniform"
     rates: dict[str, float]  #: of each site
@@ -62,34 +62,28 @@ def mc_dropout(
     module, input_shape: the network, whose own dropout must be in eval mode, and the shape of one image.
     conv_rate, dense_rate: the shares of channels that is dropped before a convolution, of units before a linear layer.
     """
-    layers = {n: m for n, m in module.named_modules() if n and isinstance(m, (*CONVOLUTIONS, nn.Linear))}
-    rates = {name: conv_rate if isinstance(m, CONVOLUTIONS) else dense_rate for name, m in layers.items()}
-    sites = {name: DropoutSite(m, rate=rates[name]) for name, m in layers.items()}
-    if len(sites) < 2:
+    visits = find(module, WEIGHTED, input_shape)
+    _, *later = visits or ("",)  # the image itself is not dropped
+    if not later:
         raise GradDivError(f"{type(module).__name__} has no layer after its first: there is nothing to drop")
-    shapes = place(module, sites, input_shape)
-    first = next(iter(shapes))
-    remove(module, sites[first])  # the image itself is not dropped
-    del shapes[first]
-    return DropoutNetwork(module, shapes, rates={f"{name}.noise": rates[name] for name in shapes})
+    layers = {name: visits[name].layer for name in later}
+    rates = {name: conv_rate if isinstance(layer, CONVOLUTIONS) else dense_rate for name, layer in layers.items()}
+    sites = {name: DropoutSite(layer, rate=rates[name]) for name, layer in layers.items()}
+    return DropoutNetwork(module, sites, visits, rates={f"{name}.noise": rate for name, rate in rates.items()})
 
 
 class PruningSite(Site):
     """h_j <- h_j 1[u_j < q_j] / q_j with q_j = 1 - (1 - p_j)^k, p_j = |h_j| / sum_i |h_i|, k = fraction * N.
 
-    q_j is the chance that unit j is among k units drawn with replacement by their size.  u ~ U(0, 1) keeps each unit
-    with that chance, independently of the others: the marginal law of SAP, with E h~ = h, and one number a unit.
+    q_j is the chance that unit j is among k units drawn with replacement by their size: E h~ = h.
     """
 
     defense = "SAP"
     after = True
-    optional = True
     fraction: float
     gradient: SAPGradient
 
     def perturbed(self, h: Float[Tensor, "b ..."], noise: Float[Tensor, "r ..."]) -> Float[Tensor, "b ..."]:
-        if len(noise) == 0:
-            return h
         q = self.chance(h if self.gradient == "exact" else h.detach())
         weight = torch.where(noise < q, 1 / q.clamp_min(1e-12), 0.0).to(h.dtype)  # where q is 0, so is h
         if self.gradient == "identity":
@@ -104,11 +98,7 @@ class PruningSite(Site):
 
 
 class SAPNetwork(SiteNetwork):
-    """Prunes after every activation; what it wraps was trained without.
-
-    SAP as its authors describe it: after the activation, with k = N.  What Athalye et al. (2018) broke prunes before
-    batch norm, with k = 2N, and is not SAP: see the erratum by Dhillon & Carlini (arXiv 2010.00071).
-    """
+    """SAP as its authors describe it, after every activation; what it wraps was trained without."""
 
     law = "uniform"
     gradient: SAPGradient
@@ -138,8 +128,8 @@ def sap(
     gradient: what an adversary differentiates.  "pruned": the weights 1[u < q] / q are constants, as in SAP;
         "identity": straight through, as if nothing were pruned; "exact": the derivative of q counts, too.
     """
-    layers = {name: m for name, m in module.named_modules() if isinstance(m, ACTIVATIONS)}
-    sites = {name: PruningSite(m, fraction=fraction, gradient=gradient) for name, m in layers.items()}
-    if not sites or "" in sites:
+    visits = find(module, ACTIVATIONS, input_shape)
+    if not visits:
         raise GradDivError(f"{type(module).__name__} has no activation layer inside: SAP prunes after activations")
-    return SAPNetwork(module, place(module, sites, input_shape), gradient=gradient)
+    sites = {name: PruningSite(visit.layer, fraction=fraction, gradient=gradient) for name, visit in visits.items()}
+    return SAPNetwork(module, sites, visits, gradient=gradient)

@@ -1,4 +1,4 @@
-"""Random ensembles: the noise is which of k networks answers.  Trained apart, or with ADP, GAL or DVERGE."""
+"""Random ensembles: the noise is which of k networks answers.  Trained apart, with ADP, GAL or DVERGE (docs/zoo.md)."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.geometry import Linf, per_example
+from graddiv.geometry import LINF, per_example
 from graddiv.losses import ce
-from graddiv.networks.activations import CONVOLUTIONS
+from graddiv.networks.activations import WEIGHTED, watched
 from graddiv.networks.defense import Minibatch, Rules, defense, neighbours
 from graddiv.networks.inputs import running_statistics
 from graddiv.networks.randomized import BoundModel, Noise, RandomizedNetwork, SampleModel, Support, Theta, check_noise
@@ -22,9 +22,7 @@ from graddiv.seeding import fold, numbers, uniform
 class EnsembleNetwork(RandomizedNetwork):
     """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every question.
 
-    The deterministic ensembles of GAL, ADP and DVERGE, which average probabilities, are what `predict` makes of it: it
-    asks every member once where they are equally likely.  The mean of their gradients is an exact sum over `support`,
-    but weakest where they are diverse, so that ARC (Dbouk & Shanbhag 2022) belongs beside it.
+    `predict` asks every member once where they are equally likely: the deterministic ensembles of GAL, ADP and DVERGE.
     """
 
     module: nn.ModuleList
@@ -39,25 +37,17 @@ class EnsembleNetwork(RandomizedNetwork):
         return list(self.module)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        u = uniform(seed, torch.tensor([-1]), 1)[0]  # -1: the address of no example
-        member = torch.searchsorted(self.probabilities.cumsum(0), u, right=True).clamp_max(len(self.module) - 1)
-        return {"member": member[0].to(self.device)}
+        return {"member": self.support().number(uniform(seed, None, 1)[0])[0].to(self.device)}
 
     def support(self) -> Support:
         everyone = torch.arange(len(self.module), device=self.device)
         return Support([{"member": i} for i in everyone], self.probabilities)
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> BoundModel:
-        return BoundModel(self.module[self._member(noise)], self.realise(noise, theta or self.theta()))
-
-    def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
-        """Return the parameters of the member that the noise names, as that member calls them."""
-        prefix = f"{self._member(noise)}."
-        own = {name: p for name, p in theta.parameters.items() if name.startswith(prefix)}
-        return {name.removeprefix(prefix): p for name, p in own.items()}
-
-    def _member(self, noise: Noise) -> int:
-        return int(check_noise(noise, {"member": ()}, self.device, {"member": len(self.module)})["member"])
+        i = int(check_noise(noise, {"member": ()}, self.device, {"member": len(self.module)})["member"])
+        everything = (theta or self.theta()).parameters.items()
+        own = {name.removeprefix(f"{i}."): p for name, p in everything if name.startswith(f"{i}.")}
+        return BoundModel(self.module[i], own)
 
 
 def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None = None) -> EnsembleNetwork:
@@ -84,8 +74,6 @@ def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None
 @dataclass(frozen=True)
 class EnsembleTraining(Rules):
     """1/k sum_i CE(f_i(x), y): every member learns at every step; less ADP's diversity / k, or else DVERGE's loss.
-
-    ADP's paper has the sum over members where the mean is here, which Adam does not see.
 
     input_noise: sigma of Gaussian noise on half of the images; GAL needs 0.045.
     adp_alpha, adp_beta: weights of the ensemble's entropy and of the log volume of wrong classes; 2 and 0.5 in ADP.
@@ -116,8 +104,8 @@ class EnsembleTraining(Rules):
         assert isinstance(F, EnsembleNetwork)
         x, y = self._with_input_noise(batch), batch.y
         if self.dverge and batch.progress >= self.baseline:
-            distil = Distillation(self.dverge_epsilon, self.dverge_m)
-            return dverge_losses(F, x, y, x[neighbours(len(x), x.device)], seed=batch.seed, distil=distil)
+            target = x[neighbours(len(x), x.device)]
+            return dverge_losses(F, x, y, target, batch.seed, self.dverge_epsilon, self.dverge_m)
         logits = torch.stack([F.bind(noise)(x) for noise in F.support().noises])
         losses = torch.stack([ce(z, y) for z in logits]).mean(0)
         if self.adp_alpha or self.adp_beta:
@@ -146,9 +134,8 @@ def adp_diversity(
 ) -> Float64[Tensor, " b"]:
     """alpha H(mean_i p_i) + beta log det(M^T M + 1e-6 I), the diversity that ADP (Pang et al. 2019) rewards.
 
-    p_i is the softmax of member i, H the entropy, and the columns of M are the p_i without the true class, of unit
-    length: the members should disagree on which wrong class comes next.  k columns of c - 1 entries are independent
-    only if k < c.  In float64, as nearly equal members make the determinant tiny.
+    p_i is the softmax of member i, H the entropy; the columns of M are the p_i without the true class, of unit length.
+    In float64, as nearly equal members make the determinant tiny.
     """
     k, _, c = logits.shape
     if k >= c:
@@ -164,70 +151,52 @@ def adp_diversity(
     return alpha * entropy + beta * log_volume
 
 
-@dataclass(frozen=True)
-class Distillation:
-    """x'_j(x_s, x_t) = argmin_z |f_j^l(z) - f_j^l(x_t)|^2 over |z - x_s|_inf <= epsilon.
-
-    The image looks like x_s, but to member j it has the features of x_t.  f^l is a hidden layer before its
-    activation.  Found from x_s in m steps of epsilon / m along the sign of the gradient with momentum.
-    """
-
-    epsilon: float = 0.07
-    m: int = 10
-
-    def __call__(
-        self, f: SampleModel, layer: nn.Module, source: Float[Tensor, "b ..."], target: Float[Tensor, "b ..."]
-    ) -> Float[Tensor, "b ..."]:
-        """Return x'_j for every pair of rows, as a constant; `layer` is a module that f calls."""
-        radius = source.new_full((len(source),), self.epsilon)
-        x, momentum, geometry = source.detach(), torch.zeros_like(source), Linf()
-        with torch.no_grad():
-            wanted = _features(f, layer, target)
-        for _ in range(self.m):
-            with torch.enable_grad():
-                z = x.clone().requires_grad_()
-                (g,) = torch.autograd.grad((_features(f, layer, z) - wanted).square().sum(), z)
-            momentum = momentum + g / per_example(g.flatten(1).abs().sum(1).clamp_min(1e-30), g)
-            x = geometry.project(x - geometry.steepest(momentum, radius / self.m), source, radius)
-        return x
-
-
 def dverge_losses(
-    F: EnsembleNetwork, x: Float[Tensor, "b ..."], y: Tensor, target: Tensor, *, seed: int, distil: Distillation
+    F: EnsembleNetwork, x: Float[Tensor, "b ..."], y: Tensor, target: Tensor, seed: int, epsilon: float, m: int
 ) -> Float[Tensor, " b"]:
-    """1/k sum_i sum_{j != i} CE(f_i(x'_j(x, target)), y), for each example; `target` holds other images of the batch.
-
-    A member trains neither on clean images nor on its own weakness.  Unlike in the released code the layer is drawn at
-    every step, not once an epoch, and the passes that distil use batch norm's running statistics.
-    """
+    """1/k sum_i sum_{j != i} CE(f_i(x'_j(x, target)), y), per example; `target` holds other images of the batch."""
     layers = [_hidden_layers(member) for member in F.members]
-    number = int(float(uniform(seed, torch.tensor([-1]), 1)) * len(layers[0]))
+    number = int(float(uniform(seed, None, 1)) * len(layers[0]))
     noises = F.support().noises
     with torch.no_grad():
         constant = [F.bind(noise) for noise in noises]
     with running_statistics(F):
-        distilled = [distil(f, own[number], x, target) for f, own in zip(constant, layers, strict=True)]
+        weak = [distilled(f, own[number], x, target, epsilon, m) for f, own in zip(constant, layers, strict=True)]
     total = x.new_zeros(len(x))
     for i, f in enumerate(F.bind(noise) for noise in noises):
-        others = torch.cat([z for j, z in enumerate(distilled) if j != i])
+        others = torch.cat([z for j, z in enumerate(weak) if j != i])
         total = total + ce(f(others), y.repeat(len(noises) - 1)).reshape(-1, len(y)).sum(0)
     return total / len(noises)
 
 
-def _hidden_layers(member: nn.Module) -> Sequence[nn.Module]:
-    """Return the convolutions and linear layers of a network, but for the last, whose output is the logits."""
-    found = [m for m in member.modules() if isinstance(m, (*CONVOLUTIONS, nn.Linear))]
-    if len(found) < 2:
-        raise GradDivError(f"{type(member).__name__} has no hidden convolution or linear layer: DVERGE needs features")
-    return found[:-1]
+def distilled(
+    f: SampleModel, layer: nn.Module, source: Float[Tensor, "b ..."], target: Tensor, epsilon: float, m: int
+) -> Float[Tensor, "b ..."]:
+    """x'_j(x_s, x_t) = argmin_z |f_j^l(z) - f_j^l(x_t)|^2 over |z - x_s|_inf <= epsilon, as a constant.
+
+    f^l is `layer`, which f calls.  Found from x_s in m steps of epsilon / m along the gradient's sign with momentum.
+    """
+    radius = source.new_full((len(source),), epsilon)
+    x, momentum = source.detach(), torch.zeros_like(source)
+    with torch.no_grad():
+        wanted = _features(f, layer, target)
+    for _ in range(m):
+        with torch.enable_grad():
+            z = x.clone().requires_grad_()
+            (g,) = torch.autograd.grad((_features(f, layer, z) - wanted).square().sum(), z)
+        momentum = momentum + g / per_example(g.flatten(1).abs().sum(1).clamp_min(1e-30), g)
+        x = LINF.project(x - LINF.steepest(momentum, radius / m), source, radius)
+    return x
 
 
 def _features(f: SampleModel, layer: nn.Module, x: Tensor) -> Tensor:
-    """Return what `layer` puts out when f is called."""
-    found: list[Tensor] = []
-    hook = layer.register_forward_hook(lambda module, inputs, output: found.append(output))
-    try:
-        f(x)
-    finally:
-        hook.remove()
-    return found[-1]
+    [*_, (_, visit)] = watched(f, {"": layer}, x)
+    return visit.y
+
+
+def _hidden_layers(member: nn.Module) -> Sequence[nn.Module]:
+    """Return the convolutions and linear layers of a network, but for the last, whose output is the logits."""
+    found = [m for m in member.modules() if isinstance(m, WEIGHTED)]
+    if len(found) < 2:
+        raise GradDivError(f"{type(member).__name__} has no hidden convolution or linear layer: DVERGE needs features")
+    return found[:-1]

@@ -1,13 +1,12 @@
 """Noise on the image before the network sees it: smoothing, PixelDP, random resizing and crops, mixup inference.
 
-Cohen et al. 2019 and Lecuyer et al. 2019; Xie et al. 2018 and Guo et al. 2018; Pang et al. 2020.  In the paper:
-docs/equations.md.
+Cohen et al. 2019 and Lecuyer et al. 2019; Xie et al. 2018 and Guo et al. 2018; Pang et al. 2020.  Remarks: docs/zoo.md.
+In the paper: docs/equations.md.
 """
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -15,48 +14,31 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
-from graddiv.networks.activations import Site, SiteNetwork, call_once, place
+from graddiv.networks.activations import Site, SiteNetwork, an_image, find
 from graddiv.networks.defense import WithoutNoise, defense
-from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel, Support, Theta, check_noise, check_rows
+from graddiv.networks.randomized import Noise, RandomizedNetwork, RowNoise, SampleModel, Support, Theta, check_rows
 from graddiv.registries import Count, Positive, PositiveShare, Share, checked
-from graddiv.seeding import generator, numbers, uniform
+from graddiv.seeding import uniform
 
 Partners = Literal["OL", "PL"]
 Pool = tuple[Float[Tensor, "n ..."], Int64[Tensor, " n"]]
 
 
-class InputNoise(RandomizedNetwork):
-    """f(x) = module(x changed by noise): the weights are not random.
-
-    A subclass has `draw`, the `shapes` of its noise, each of as many rows as it is drawn for, and `changed`.
-    """
-
-    shapes: Mapping[str, tuple[int | None, ...]]  #: with None for the rows
-    counts: Mapping[str, int] = {}  #: for noise that is an index: how many things it can name
-
-    def __init__(self, module: nn.Module, **settings: Any) -> None:  # those that a subclass declares
-        super().__init__(module)
-        vars(self).update(settings)
+class InputNoise(RowNoise):
+    """f(x) = module(x changed by noise): the weights are not random."""
 
     @abstractmethod
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         """Return what the network sees in the place of x; f is the network."""
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
-        return Changed(self, super().bind(noise, theta), check_noise(noise, self.shapes, self.device, self.counts))
+        f, values = super().bind(noise, theta), self.checked(noise)
 
+        def model(x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+            check_rows(len(next(iter(values.values()))), len(x))
+            return f(self.changed(x, values, f))
 
-@dataclass(frozen=True, eq=False)
-class Changed:
-    """f(x changed by noise)."""
-
-    network: InputNoise
-    f: SampleModel
-    noise: Mapping[str, Tensor] = field(repr=False)
-
-    def __call__(self, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
-        check_rows(len(next(iter(self.noise.values()))), len(x))
-        return self.f(self.network.changed(x, self.noise, self.f))
+        return model
 
 
 class GaussianSmoothing(RandomizedNetwork):
@@ -69,29 +51,14 @@ class GaussianSmoothing(RandomizedNetwork):
 
 
 class SmoothedNetwork(InputNoise, GaussianSmoothing):
-    """f(x) = module(x + sigma * noise), noise ~ N(0, I), not clipped to the pixel range: the proof does not allow it.
-
-    Its adversary should follow -log E softmax_y (the objective "ensemble"), which is near the vote, not the mean loss.
-    """
-
-    shape: tuple[int, ...]  #: of an image
-
-    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        z = numbers("normal", seed, batch, math.prod(self.shape), next(self.module.parameters()))
-        return {"noise": z.reshape(-1, *self.shape)}
-
-    def mean(self) -> dict[str, Tensor]:
-        return {"noise": next(self.module.parameters()).new_zeros(1, *self.shape)}
+    """f(x) = module(x + sigma * noise), noise ~ N(0, I), not clipped to the pixel range, as the proof needs it."""
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         return x + self.sigma * noise["noise"].detach()
 
 
 class FirstLayerNoise(Site):
-    """conv(x) / s + sigma * noise with s = sum_uv |W_uv|_F >= |W|_2: what the noise covers moves by at most |delta|_2.
-
-    W_uv is the matrix of the kernel at offset (u, v).  PixelDP projects W instead, and divides by ceil(size / stride).
-    """
+    """conv(x) / s + sigma * noise with s = sum_uv |W_uv|_F >= |W|_2, W_uv the matrix of the kernel at offset (u, v)."""
 
     defense = "PixelDP"
     after = True
@@ -104,10 +71,7 @@ class FirstLayerNoise(Site):
 
 
 class PixelDPNetwork(SiteNetwork, GaussianSmoothing):
-    """Noise on the output of the first convolution, which is scaled to be 1-Lipschitz.
-
-    The certificate of smoothing holds as it stands, and is much tighter than the bound of the PixelDP paper.
-    """
+    """Noise on the output of the first convolution, scaled to be 1-Lipschitz: the certificate of smoothing holds."""
 
 
 @defense("smoothing")
@@ -121,8 +85,7 @@ def smoothing(module: nn.Module, input_shape: Sequence[int], *, sigma: Positive 
     module, input_shape: the network, to be trained under the same noise, and the shape of one image.
     sigma: the standard deviation of the noise, in pixel units; 0.12 to 1 in the released code.
     """
-    shape = tuple(input_shape)
-    return SmoothedNetwork(module, shape=shape, shapes={"noise": (None, *shape)}, sigma=sigma)
+    return SmoothedNetwork(module, {"noise": tuple(input_shape)}, sigma=sigma)
 
 
 @defense("pixeldp")
@@ -136,26 +99,14 @@ def pixeldp(module: nn.Module, input_shape: Sequence[int], *, sigma: Positive = 
     module, input_shape: the network, which must begin with a convolution that pads with zeros, and an image's shape.
     sigma: the standard deviation of the noise, in units of the image's l_2 norm.
     """
-    name, first = next(((n, m) for n, m in module.named_modules() if n and isinstance(m, nn.Conv2d)), ("", None))
-    if first is None or first.padding_mode != "zeros" or not _comes_first(module, first, tuple(input_shape)):
+    visits = find(module, (nn.Conv2d,), input_shape)
+    name, first = next(iter(visits.items()), ("", None))
+    if first is None or first.layer.padding_mode != "zeros" or not torch.equal(first.x, an_image(module, input_shape)):
         raise GradDivError(
             f"{type(module).__name__} does not begin with a convolution that pads with zeros: "
             "only there is it known how much the noise must cover; use smoothing(), with noise on the image"
         )
-    site = FirstLayerNoise(first, sigma=sigma)
-    return PixelDPNetwork(module, place(module, {name: site}, input_shape), sigma=sigma)
-
-
-def _comes_first(module: nn.Module, layer: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the layer is given the image as it is."""
-    seen: list[Tensor] = []
-    image = torch.rand(1, *shape, generator=generator(0)).to(next(module.parameters()))
-    hook = layer.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    try:
-        call_once(module, image)
-    finally:
-        hook.remove()
-    return len(seen) == 1 and torch.equal(seen[0], image)
+    return PixelDPNetwork(module, {name: FirstLayerNoise(first.layer, sigma=sigma)}, visits, sigma=sigma)
 
 
 class Stretch(NamedTuple):
@@ -178,33 +129,35 @@ class Stretch(NamedTuple):
         return matrix
 
 
-Outcomes = Sequence[tuple[Stretch, Stretch]]
-
-
 class TransformNetwork(InputNoise):
     """f(x) = module(R x C^T + padding (1 - (R 1)(C 1)^T)), the pair of matrices (R, C) one of finitely many.
 
     The rows of R and C that hold the image sum to 1, the others are 0.  Which pair is the noise.
+
+    places: lists of what may be done to an axis.  Each list is equally likely, then each pair of its members.
     """
 
     rows: Tensor
     columns: Tensor
+    padding: float
 
     def __init__(
-        self, module: nn.Module, outcomes: Outcomes, p: list[float], *, pixels: int, canvas: int, padding: float
+        self, module: nn.Module, places: Sequence[Sequence[Stretch]], *, pixels: int, canvas: int, padding: float
     ) -> None:
-        super().__init__(module)
-        self.outcomes, self.probabilities, self.padding = outcomes, torch.tensor(p, dtype=torch.float64), padding
-        self.shapes, self.counts = {"outcome": (None,)}, {"outcome": len(outcomes)}
+        self.outcomes = [pair for axis in places for pair in product(axis, repeat=2)]
+        super().__init__(module, {"outcome": ()}, counts={"outcome": len(self.outcomes)}, padding=padding)
+        p = [1 / len(places) / len(axis) ** 2 for axis in places for _ in range(len(axis) ** 2)]
+        self.probabilities = torch.tensor(p, dtype=torch.float64)
         like = next(module.parameters())
         for name, axis in (("rows", 0), ("columns", 1)):
-            matrices = torch.stack([outcome[axis].matrix(pixels, canvas) for outcome in outcomes])
+            matrices = torch.stack([outcome[axis].matrix(pixels, canvas) for outcome in self.outcomes])
             self.register_buffer(name, matrices.to(like), persistent=False)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        u = uniform(seed, torch.tensor([-1]) if batch is None else batch.cpu(), 1)[:, 0]
-        outcome = torch.searchsorted(self.probabilities.cumsum(0), u, right=True)
-        return {"outcome": outcome.clamp_max(len(self.rows) - 1).to(self.device)}
+        return {"outcome": self.support().number(uniform(seed, batch, 1)[:, 0]).to(self.device)}
+
+    def mean(self) -> None:  # type: ignore[override]
+        """A choice has no mean."""
 
     def support(self) -> Support:
         everything = torch.arange(len(self.rows), device=self.device)
@@ -236,17 +189,11 @@ def resize_and_pad(
     shrink: for networks with a fixed input size: the canvas is as large as the image, and r up to `margin` smaller.
     padding: the brightness around the image.  Mid-gray: the papers say zeros, but pad after scaling to [-1, 1].
     """
-    size = _side(input_shape)
-    if shrink and margin >= size:
-        raise GradDivError(f"margin is {margin} for images of {size} pixels a side, expected 1 to {size - 1}")
+    size = _side(input_shape, margin if shrink else 0)
     canvas = size if shrink else size + margin
     sizes = range(size - margin, size + 1) if shrink else range(size, canvas)
-    outcomes, probabilities = [], []
-    for r in sizes:
-        places = [Stretch(0, size, to, r) for to in range(canvas - r + 1)]
-        outcomes += [(top, left) for top in places for left in places]
-        probabilities += [1 / len(sizes) / len(places) ** 2] * len(places) ** 2
-    return TransformNetwork(module, outcomes, probabilities, pixels=size, canvas=canvas, padding=padding)
+    places = [[Stretch(0, size, to, r) for to in range(canvas - r + 1)] for r in sizes]
+    return TransformNetwork(module, places, pixels=size, canvas=canvas, padding=padding)
 
 
 @defense("crops")
@@ -260,45 +207,47 @@ def random_crops(module: nn.Module, input_shape: Sequence[int], *, margin: Count
     module, input_shape: the network, to be trained on such crops, and the shape of one image, (c, h, w) with h = w.
     margin: how many pixels a side a crop lacks; there are (margin + 1)^2 crops, all equally likely.
     """
-    size = _side(input_shape)
-    if margin >= size:
-        raise GradDivError(f"margin is {margin} for images of {size} pixels a side, expected 1 to {size - 1}")
-    places = [Stretch(start, size - margin, 0, size) for start in range(margin + 1)]
-    outcomes = [(top, left) for top in places for left in places]
-    uniformly = [1 / len(outcomes)] * len(outcomes)
-    return TransformNetwork(module, outcomes, uniformly, pixels=size, canvas=size, padding=0.0)
+    size = _side(input_shape, margin)
+    places = [[Stretch(start, size - margin, 0, size) for start in range(margin + 1)]]
+    return TransformNetwork(module, places, pixels=size, canvas=size, padding=0.0)
 
 
-def _side(input_shape: Sequence[int]) -> int:
+def _side(input_shape: Sequence[int], margin: int) -> int:
+    """Return the side of a square image, which must be longer than the margin."""
     if len(input_shape) != 3 or input_shape[1] != input_shape[2]:
         raise GradDivError(f"input_shape is {tuple(input_shape)}, expected (channels, side, side)")
-    return input_shape[1]
+    if margin >= (size := input_shape[1]):
+        raise GradDivError(f"margin is {margin} for images of {size} pixels a side, expected 1 to {size - 1}")
+    return size
 
 
 class MixupNetwork(InputNoise):
-    """f(x) = module(lam x + (1 - lam) x_s), x_s a training image of class c.
+    """f(x) = module(lam x + (1 - lam) x_s), x_s a training image of class c, y^ = argmax module(x).
 
-    With y^ = argmax module(x): OL (other label) draws c uniformly among the classes other than y^; PL (predicted label)
-    has c = y^.  The noise is one partner for each class and a choice of class.  The pool is not in the state_dict.
+    OL (other label) draws c uniformly among the classes other than y^; PL (predicted label) has c = y^.  The noise is
+    one partner for each class and a choice of class.  The pool is not in the state_dict.
     """
 
     pool: Tensor
+    lam: float
+    partners: Partners
 
     def __init__(self, module: nn.Module, pool: Tensor, members: list[Tensor], lam: float, partners: Partners) -> None:
-        super().__init__(module)
-        self.lam, self.partners = lam, partners
+        shapes: dict[str, tuple[int, ...]] = {"partner": (len(members),), "choice": ()}
+        super().__init__(module, shapes, counts={"partner": len(pool)}, lam=lam, partners=partners)
         self.members = members  # rows of the pool, class by class
-        self.shapes, self.counts = {"partner": (None, len(members)), "choice": (None,)}, {"partner": len(pool)}
         self.register_buffer("pool", pool, persistent=False)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
-        ids = torch.tensor([-1]) if batch is None else batch.cpu()  # -1: the address of no example
-        *u, choice = uniform(seed, ids, len(self.members) + 1).unbind(1)
+        *u, choice = uniform(seed, batch, len(self.members) + 1).cpu().unbind(1)
         partner = [rows[(u_c * len(rows)).long()] for rows, u_c in zip(self.members, u, strict=True)]
         return {
             "partner": torch.stack(partner, dim=1).to(self.device),
             "choice": (choice * (len(self.members) - 1)).long().to(self.device),
         }
+
+    def mean(self) -> None:  # type: ignore[override]
+        """A choice has no mean."""
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         with torch.no_grad():
@@ -326,18 +275,15 @@ def mixup_inference(
     """
     images, labels = pool
     if not images.is_floating_point():
-        raise GradDivError(
-            f"the pool's images are {images.dtype}, expected floats in the pixel range of x, as batch() gives"
-        )
+        raise GradDivError(f"the pool's images are {images.dtype}, expected floats in the pixel range of x")
     if len(images) != len(labels) or len(labels) == 0 or labels.min() < 0:
         raise GradDivError(
             f"the pool has {len(images)} images and {len(labels)} labels, expected as many, some, and none below 0"
         )
-    classes = int(labels.max()) + 1
-    members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(classes)]
-    if classes < 2 or any(len(rows) == 0 for rows in members):
-        counts = [len(rows) for rows in members]
-        raise GradDivError(f"the pool holds {counts} images of the classes 0..{classes - 1}, expected some of each")
+    members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(int(labels.max()) + 1)]
+    counts = [len(rows) for rows in members]
+    if len(counts) < 2 or 0 in counts:
+        raise GradDivError(f"the pool holds {counts} images of the classes 0..{len(counts) - 1}, expected some of each")
     return MixupNetwork(module, images, members, lam, partners)
 
 

@@ -3,7 +3,8 @@
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import torch
@@ -42,31 +43,33 @@ def models_of(F: "RandomizedNetwork", n: int, seed: int) -> "Iterator[SampleMode
     """
     with torch.no_grad():
         theta = F.theta()
-    drawn = (F.draw(fold(seed, "model", i)) for i in range(count_models(F, n)))
-    for noise in _few_noises(F, n) or drawn:
+    for draw in _draws(F, n, seed):
         with torch.no_grad():
-            f = F.bind(noise, theta)
+            f = F.bind(draw(), theta)
         yield f
 
 
 def count_models(F: "RandomizedNetwork", n: int) -> int:
     """Return how many sample models `models_of` yields where n are asked for."""
-    few = _few_noises(F, n)
-    return len(few) if few is not None else n if F.random else 1
+    return len(_draws(F, n, 0))
 
 
-def _few_noises(F: "RandomizedNetwork", n: int) -> "Sequence[Noise] | None":
-    """Return every value of the noise, where there are at most n, all equally likely."""
+def _draws(F: "RandomizedNetwork", n: int, seed: int) -> "list[Callable[[], Noise]]":
     support = F.support()
-    return support.noises if support is not None and len(support.noises) <= n and support.is_uniform else None
+    if support is not None and len(support.noises) <= n and support.is_uniform:
+        return [partial(support.noises.__getitem__, i) for i in range(len(support.noises))]
+    return [partial(F.draw, fold(seed, "model", i)) for i in range(n if F.random else 1)]
 
 
 def predict(
     F: "RandomizedNetwork", x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
 ) -> Prediction:
-    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models f_i ~ F.
+    """argmax of 1/n sum_i softmax(f_i(x)) over n sample models: `F.predict(x).label`, with `.scores` beside it.
 
-    A network of at most n equally likely sample models is asked for the answer of each.
+    F, x: the network and the inputs.
+    n: how many sample models the ensemble has, 20 as in the paper; all of them once if there are fewer, equally likely.
+    seed: addresses the models; the same seed gives the same ensemble.
+    rule: averages probabilities, as the paper does, or else logits or votes.
     """
     if rule not in get_args(Rule):
         raise GradDivError(f"rule is {rule!r}, expected one of {get_args(Rule)}")

@@ -6,11 +6,12 @@ gives the same function, so nothing samples behind the caller's back.
 In the paper: docs/equations.md.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -20,8 +21,8 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import check_is_module, logits_of
-from graddiv.networks.prediction import N_ENSEMBLE, Prediction, Rule, predict
-from graddiv.seeding import fold, uniform
+from graddiv.networks.prediction import predict as ensemble_prediction
+from graddiv.seeding import Law, fold, numbers, uniform
 
 #: The value of all randomness of one sample model: named tensors, or a seed where the module draws by itself.
 Noise = Mapping[str, Tensor] | int
@@ -39,11 +40,9 @@ class RandomizedNetwork(nn.Module, ABC):
         label = F.predict(x).label  # what an ensemble of 20 says
 
     `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw`, and `realise` or `bind`.
-    F itself has no output.
 
-    Under `torch.no_grad()`, `bind` realises the weights once and they are constants: the fast path of attacks and of
-    prediction (bind again once theta has moved).  With gradients enabled sample models are differentiable in theta, and
-    any number may be alive at once: the path of training.  The mode of the module (train or eval) is never touched.
+    Under `torch.no_grad()`, `bind` realises the weights once, as constants: bind again once theta has moved.  With
+    gradients enabled any number of sample models, differentiable in theta, may be alive at once.
 
     module: the architecture, with its parameters.
     """
@@ -102,10 +101,7 @@ class RandomizedNetwork(nn.Module, ABC):
     def distinct_draws(
         self, seeds: Sequence[int], batch: Int64[Tensor, " b"] | None = None
     ) -> list[Callable[[], Noise]]:
-        """Return a draw for each seed, made when it is called, for sample models that are compared with each other.
-
-        Where noise has finitely many values these are drawn without replacement, and shared by the batch.
-        """
+        """Return a draw for each seed; finitely many values are drawn without replacement, and shared by the batch."""
         support = self.support()
         if support is None or len(support.noises) == 1:
             return [partial(self.draw, seed, batch) for seed in seeds]
@@ -118,17 +114,7 @@ class RandomizedNetwork(nn.Module, ABC):
         theta = None if torch.is_grad_enabled() else self.theta()
         return [self.bind(self.draw(fold(seed, "model", i), batch), theta) for i in range(n)]
 
-    def predict(
-        self, x: Float[Tensor, "b ..."], *, n: int = N_ENSEMBLE, seed: int = 0, rule: Rule = "softmax"
-    ) -> Prediction:
-        """argmax of 1/n sum_i softmax(f_i(x)) over n sample models: `F.predict(x).label`, with `.scores` beside it.
-
-        x: the inputs.
-        n: how many sample models the ensemble has; 20 as in the paper.
-        seed: addresses the models; the same seed gives the same ensemble.
-        rule: averages probabilities, as the paper does, or else logits or votes.
-        """
-        return predict(self, x, n=n, seed=seed, rule=rule)
+    predict = ensemble_prediction
 
     def forward(self, x: Tensor) -> Tensor:
         raise TypeError(
@@ -154,6 +140,10 @@ class Support(NamedTuple):
     def is_uniform(self) -> bool:
         """Whether all values are equally likely."""
         return bool((self.probabilities == self.probabilities[0]).all())
+
+    def number(self, u: Float64[Tensor, " r"]) -> Int64[Tensor, " r"]:
+        """Return the number of the value that each u ~ U[0, 1) chooses."""
+        return torch.searchsorted(self.probabilities.cumsum(0), u.cpu(), right=True).clamp_max(len(self.noises) - 1)
 
     def without_replacement(self, n: int, seed: int) -> list[int]:
         """Draw the numbers of n different values, or of all, each in proportion to the probabilities of those left."""
@@ -231,13 +221,37 @@ class Noiseless(Dirac):
         return self.F.theta()
 
     def realise(self, noise: Noise, theta: Theta) -> dict[str, Tensor]:
-        check_noise(noise, {}, self.device)
-        mean = self.F.mean()
-        assert mean is not None
-        return self.F.realise(mean, theta)
+        return self.F.realise(self.F.mean() or {}, theta)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.bind({})(x)
+
+class RowNoise(RandomizedNetwork):
+    """Noise whose tensors have one row that serves every x, or a row for each example; N(0, I) unless `law` says else.
+
+    shapes: those of a row, by the name of the tensor.
+    settings: what a subclass declares beside it, kept as attributes.
+    """
+
+    law: ClassVar[Law] = "normal"
+    counts: Mapping[str, int] = {}  #: for noise that is an index: how many things it can name
+
+    def __init__(self, module: nn.Module, shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> None:
+        super().__init__(module)
+        self.shapes = dict(shapes)
+        vars(self).update(settings)
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
+        sizes = [math.prod(shape) for shape in self.shapes.values()]
+        noise = numbers(self.law, seed, batch, sum(sizes), next(self.module.parameters()))
+        parts = zip(self.shapes.items(), torch.split_with_sizes(noise, sizes, dim=1), strict=True)
+        return {name: part.reshape(-1, *shape) for (name, shape), part in parts}
+
+    def mean(self) -> dict[str, Tensor]:
+        like = next(self.module.parameters())
+        return {name: like.new_zeros(1, *shape) for name, shape in self.shapes.items()}
+
+    def checked(self, noise: Noise) -> Mapping[str, Tensor]:
+        """Return the noise once its names, shapes and device are right."""
+        return check_noise(noise, {n: (None, *shape) for n, shape in self.shapes.items()}, self.device, self.counts)
 
 
 class StraightThrough(nn.Module):
@@ -245,8 +259,7 @@ class StraightThrough(nn.Module):
 
         F = Dirac(torch.nn.Sequential(straight_through(torch.round), module))  # attacks can differentiate it
 
-    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  A randomized network that holds such a
-    module says so in its `proxy_gradient`, and the records of attacks repeat it.
+    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  `proxy_gradient` and records tell of it.
 
     fn: a function of images that keeps their shape and treats every example alike; parameters inside it get no
         gradient.
@@ -275,14 +288,11 @@ def check_noise(
 ) -> Mapping[str, Tensor]:
     """Return `noise` if it has these names and shapes (None: any length) on this device, and indices below `counts`."""
     if isinstance(noise, int):
+        raise GradDivError(f"noise is the integer {noise}, expected a set of tensors: make it with F.draw(seed)")
+    if odd := sorted(noise.keys() ^ shapes.keys()):
         raise GradDivError(
-            f"noise is the integer {noise}, but this network's noise is a set of tensors: make it with F.draw(seed)"
-        )
-    if noise.keys() != shapes.keys():
-        odd = sorted(noise.keys() ^ shapes.keys())
-        raise GradDivError(
-            f"noise belongs to another network: it has {len(noise)} tensors where {len(shapes)} were expected, "
-            f"and {', '.join(map(repr, odd[:3]))}{' and others' if len(odd) > 3 else ''} stand on one side only"
+            f"noise belongs to another network: it has {len(noise)} tensors, expected {len(shapes)}, and "
+            f"{', '.join(map(repr, odd[:3]))}{' and others' if len(odd) > 3 else ''} stand on one side only"
         )
     for name, shape in shapes.items():
         found = tuple(noise[name].shape)
@@ -292,8 +302,8 @@ def check_noise(
         if noise[name].device != device:
             raise GradDivError(f"noise {name!r} lies on {noise[name].device}, but the parameters on {device}")
     for name, count in (counts or {}).items():
-        if int(noise[name].min()) < 0 or int(noise[name].max()) >= count:
-            last = int(noise[name].max())
+        first, last = (int(end) for end in noise[name].aminmax())
+        if first < 0 or last >= count:
             raise GradDivError(f"noise names {name} {last} of {count}: it belongs to another network")
     return noise
 

@@ -14,6 +14,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.networks.activations import WEIGHTED
 from graddiv.networks.defense import Rules, defense
 from graddiv.networks.inputs import norm_layers
 from graddiv.networks.randomized import Noise, RandomizedNetwork, Theta, check_noise
@@ -52,20 +53,21 @@ class WeightNoise(RandomizedNetwork):
         return w | {name: _perturbed(w[name], theta.scales[name], noise[name]) for name in self.names}
 
 
+@dataclass
 class _WarnOfMeanNetwork:
     """Says once that the module itself, called in training, is the network without noise: its sigma learns nothing.
 
     A parameter in its own place tells of a call from outside: a sample model puts tensors there.
     """
 
-    def __init__(self, kind: str, name: str) -> None:
-        self.kind, self.name, self.told = kind, name, False
+    kind: str
+    name: str
+    told: bool = False
 
     def __call__(self, module: nn.Module, inputs: object) -> None:
-        if self.told or not (module.training and torch.is_grad_enabled()):
-            return
         owner, _, name = self.name.rpartition(".")
-        if isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter):
+        own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
+        if own and module.training and torch.is_grad_enabled() and not self.told:
             self.told = True
             warnings.warn(
                 f"the module inside a {self.kind} was called by itself in training: that is the network without its "
@@ -115,17 +117,12 @@ class GaussianNetwork(WeightNoise):
         return torch.exp(self.log_sigma[_key(name)])
 
     def kl(self) -> Float[Tensor, ""]:
-        """KL(q || N(0, sigma_0^2)) = sum_i log(sigma_0 / sigma_i) + (sigma_i^2 + mu_i^2) / (2 sigma_0^2) - 1/2.
-
-        Summed over the scalars of every parameter in the scope.
-        """
-        parts = []
+        """KL(q || N(0, sigma_0^2)) = sum_i log(sigma_0 / sigma_i) + (sigma_i^2 + mu_i^2) / (2 sigma_0^2) - 1/2."""
+        parts, prior = [], self.prior_sigma
         for name in self.kl_names:
             mu, log_sigma = self.module.get_parameter(name), self.log_sigma[_key(name)]
             second_moment = (2 * log_sigma).exp() + mu.square()
-            parts.append(
-                (math.log(self.prior_sigma) - log_sigma + second_moment / (2 * self.prior_sigma**2) - 0.5).sum()
-            )
+            parts.append((math.log(prior) - log_sigma + second_moment / (2 * prior**2) - 0.5).sum())
         return torch.stack(parts).sum()
 
 
@@ -201,14 +198,12 @@ def pni(module: nn.Module, alpha: Positive = 0.25, *, granularity: Granularity =
     alpha: the initial noise level, in standard deviations of a layer's weights.
     granularity: whether each layer has a level, each output channel ("channelwise") or each weight ("elementwise").
     """
-    layers = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
-    noisy = {id(m.weight) for m in module.modules() if isinstance(m, layers)}
-    weights = {name: p for name, p in module.named_parameters() if id(p) in noisy}
+    noisy = {id(m.weight) for m in module.modules() if isinstance(m, WEIGHTED)}
+    weights = {name: p.detach() for name, p in module.named_parameters() if id(p) in noisy}
     if not weights:
         raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
     levels: dict[str, Tensor] = {}
     for name, w in weights.items():
-        of_channels = (len(w), *(1,) * (w.dim() - 1))
-        shape = {"layerwise": (), "channelwise": of_channels, "elementwise": tuple(w.shape)}[granularity]
-        levels[name] = w.detach().new_full(shape, alpha)
+        shapes = {"layerwise": (), "channelwise": (len(w), *(1,) * (w.dim() - 1)), "elementwise": tuple(w.shape)}
+        levels[name] = w.new_full(shapes[granularity], alpha)
     return PNINetwork(module, levels)

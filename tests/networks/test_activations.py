@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from graddiv import GradDivError, pni_activations, rse, wca
+from graddiv import GradDivError, pixeldp, pni_activations, rse, wca
 from graddiv.networks import Normalize, WCANetwork, stl10_cnn, vgg16
-from graddiv.networks.activations import ActivationNoise, NoiseSite, OutputNoise
+from graddiv.networks.activations import ActivationNoise, NoiseSite
 from graddiv.seeding import isolated
 from tests.helpers import SHAPE, convnet, images, labels
 
@@ -79,6 +79,23 @@ def test_a_convolution_used_twice_is_refused() -> None:
 
     with pytest.raises(GradDivError, match="'conv' is used twice"):
         rse(Twice(), (1, 6, 6))
+    F = wca(nn.Sequential(Twice(), nn.Linear(36, 4)), (1, 6, 6), features=2)  # where there is no noise, it may be
+    assert F.bind(F.draw(0))(torch.zeros(1, 1, 6, 6)).shape == (1, 4)
+
+
+def test_pixeldp_minds_the_first_convolution_alone() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = nn.Conv2d(2, 2, 3, padding=1)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(self.conv(x)).flatten(1)
+
+    F = pixeldp(nn.Sequential(nn.Conv2d(1, 2, 3, padding=1), Twice()), SHAPE)
+    assert F.bind(F.draw(0))(torch.zeros(1, *SHAPE)).shape == (1, 72)
+    with pytest.raises(GradDivError, match="does not begin with a convolution"):
+        pixeldp(nn.Sequential(nn.ReLU(), nn.Sigmoid(), nn.Conv2d(1, 2, 3)), SHAPE)
 
 
 class OutOfOrder(nn.Module):
@@ -126,17 +143,17 @@ def test_an_error_of_the_modules_own_leaves_it_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("at", "shapes", "kind"),
+    ("at", "shapes", "after"),
     [
-        ("image", [(1, 6, 6)], ActivationNoise),
-        ("inputs", [(1, 6, 6), (3, 3, 3), (36,)], ActivationNoise),
-        ("outputs", [(3, 6, 6), (4, 3, 3), (4,)], OutputNoise),
+        ("image", [(1, 6, 6)], False),
+        ("inputs", [(1, 6, 6), (3, 3, 3), (36,)], False),
+        ("outputs", [(3, 6, 6), (4, 3, 3), (4,)], True),
     ],
 )
-def test_where_the_noise_is(at: str, shapes: list[tuple[int, ...]], kind: type) -> None:
+def test_where_the_noise_is(at: str, shapes: list[tuple[int, ...]], after: bool) -> None:
     F = pni_activations(convnet(), SHAPE, at=at)
     assert list(F.shapes.values()) == shapes
-    assert [type(m) for m in F.modules() if isinstance(m, ActivationNoise)] == [kind] * len(shapes)
+    assert [m.after for m in F.modules() if isinstance(m, ActivationNoise)] == [after] * len(shapes)
     assert len([name for name, _ in F.named_parameters() if name.endswith("alpha")]) == len(shapes)
 
 

@@ -6,15 +6,15 @@ import torch
 
 from graddiv import GradDivError, total_variation
 from graddiv.networks import compressed
-from graddiv.networks.compression import JPEG, BitDepth, _cosines, rebuilt
+from graddiv.networks.compression import _cosines, jpeg, quantized, rebuilt
 from tests.helpers import SHAPE, convnet, images
 
 
 def test_three_bits_are_eight_levels_with_black_and_white() -> None:
     x = torch.linspace(0, 1, 1001)
-    assert torch.allclose(BitDepth(3)(x).unique(), torch.arange(8) / 7)
-    assert (BitDepth(3)(x) - x).abs().max() <= 1 / 14 + 1e-6
-    assert torch.equal(BitDepth(8)(torch.arange(256) / 255), torch.arange(256) / 255)
+    assert torch.allclose(quantized(x, 3).unique(), torch.arange(8) / 7)
+    assert (quantized(x, 3) - x).abs().max() <= 1 / 14 + 1e-6
+    assert torch.equal(quantized(torch.arange(256) / 255, 8), torch.arange(256) / 255)
 
 
 @pytest.mark.parametrize("quality", [10, 50, 75, 90])
@@ -30,7 +30,7 @@ def test_jpeg_is_the_one_of_a_library(quality: int, colours: int) -> None:
     buffer = io.BytesIO()
     Image.fromarray(pixels.squeeze()).save(buffer, "JPEG", quality=quality, subsampling=0)
     theirs = np.asarray(Image.open(buffer)).reshape(28, 28, colours)
-    ours = (JPEG(quality)(x)[0] * 255).permute(1, 2, 0).numpy()
+    ours = (jpeg(x, quality)[0] * 255).permute(1, 2, 0).numpy()
     gap = np.abs(ours - theirs.astype(float))
     assert np.quantile(gap, 0.95) <= 2
     assert gap.mean() < 0.6
@@ -45,11 +45,11 @@ def test_the_cosine_transform_is_orthogonal() -> None:
 def test_the_network_sees_the_compressed_image_and_says_that_its_gradient_is_a_proxy() -> None:
     module, x = convnet(), images(3)
     F = compressed(module, bits=3)
-    assert torch.equal(F.bind(F.draw(0))(x), module(BitDepth(3)(x)))
+    assert torch.equal(F.bind(F.draw(0))(x), module(quantized(x, 3)))
     assert F.proxy_gradient
     assert not F.random
     both = compressed(module, bits=3, quality=75)
-    assert torch.equal(both.bind(both.draw(0))(x), module(JPEG(75)(BitDepth(3)(x))))
+    assert torch.equal(both.bind(both.draw(0))(x), module(jpeg(quantized(x, 3), 75)))
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from graddiv.evaluation import Target
 from graddiv.evaluation.concentration import concentration_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import EnsembleNetwork, adp_diversity, ensemble
-from graddiv.networks.ensemble import Distillation, _features, _hidden_layers, dverge_losses
+from graddiv.networks.ensemble import _features, _hidden_layers, distilled, dverge_losses
 from graddiv.networks.prediction import predict
 from tests.helpers import convnet, images, labels, siblings
 
@@ -84,7 +84,7 @@ def test_adp_can_be_differentiated_where_members_are_equal_and_sure() -> None:
 def test_distilled_images_look_like_the_source_and_have_the_features_of_the_target() -> None:
     module, source, target = convnet(), images(4), images(4, seed=1)
     layer = _hidden_layers(module)[0]
-    x = Distillation(0.1, 10)(module, layer, source, target)
+    x = distilled(module, layer, source, target, 0.1, 10)
     assert (x - source).abs().max() <= 0.1 + 1e-9
     assert x.min() >= 0
     assert x.max() <= 1
@@ -98,12 +98,11 @@ def test_distilled_images_look_like_the_source_and_have_the_features_of_the_targ
 
 def test_dverge_trains_each_member_on_the_weaknesses_of_the_others_alone() -> None:
     F, x, y, target = of(3), images(4), labels(4), images(4, seed=1)
-    distil = Distillation(0.1, 3)
-    losses = dverge_losses(F, x, y, target, seed=1, distil=distil)
+    losses = dverge_losses(F, x, y, target, 1, 0.1, 3)
     layers = [_hidden_layers(member) for member in F.members]
     candidates = []
     for number in range(len(layers[0])):
-        made = [distil(f, own[number], x, target) for f, own in zip(F.members, layers, strict=True)]
+        made = [distilled(f, own[number], x, target, 0.1, 3) for f, own in zip(F.members, layers, strict=True)]
         total = torch.zeros(4, dtype=torch.float64)
         for i, j in itertools.permutations(range(3), 2):
             total += cross_entropy(F.members[i](made[j]), y, reduction="none") / 3
@@ -133,6 +132,4 @@ def test_noise_of_a_larger_ensemble_and_random_members_are_refused() -> None:
     with pytest.raises(GradDivError, match="a member is a RandomizedNetwork already"):
         ensemble([of(2), convnet()])
     with pytest.raises(GradDivError, match="no hidden convolution"):
-        dverge_losses(
-            ensemble([nn.Flatten(), nn.Flatten()]), images(2), labels(2), images(2), seed=0, distil=Distillation()
-        )
+        dverge_losses(ensemble([nn.Flatten(), nn.Flatten()]), images(2), labels(2), images(2), 0, 0.07, 10)
