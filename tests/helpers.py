@@ -38,6 +38,8 @@ from graddiv.seeding import generator, isolated
 SHAPE = (1, 6, 6)
 CLASSES = 4
 
+SHAPES = {"mnist_cnn": (1, 28, 28), "vgg16": (3, 32, 32), "stl10_cnn": (3, 96, 96)}  #: the images of each architecture
+
 
 @contextmanager
 def global_rng_untouched() -> Iterator[None]:

@@ -11,7 +11,7 @@ from graddiv.experiment import StartSection, parse
 from graddiv.experiment.cost import BESIDES, work_of_steps
 from graddiv.networks import ARCHITECTURES, architecture
 from graddiv.recipes import recipe
-from tests.networks.test_architectures import SHAPES
+from tests.helpers import SHAPES
 
 
 def tables(**sections: dict[str, Any]) -> dict[str, Any]:

@@ -9,8 +9,8 @@ import pytest
 from graddiv import audit
 from graddiv.evaluation.card import board
 from tests.audit.planted import BUDGET, Linear, Noisy, examples, margin_radii
+from tests.browser.common import CONTRAST
 from tests.browser.conftest import Browser
-from tests.browser.test_report import CONTRAST
 from tests.helpers import no_type_checks
 
 pytestmark = pytest.mark.browser

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from graddiv import store
 from graddiv.cli import app
 from graddiv.tuning import Search, tune
+from tests.dying import ended, forked
 from tests.helpers import TINY, no_type_checks
 from tests.test_tuning import EXPERIMENT, JUDGE, Watch
-from tests.training.test_kill import ended, forked
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # fork beside threads
 KILLS = 4

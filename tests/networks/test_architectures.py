@@ -4,8 +4,7 @@ from torch import nn
 
 from graddiv import GradDivError
 from graddiv.networks import ARCHITECTURES, Normalize, architecture, mnist_cnn, stl10_cnn, vgg16
-
-SHAPES = {"mnist_cnn": (1, 28, 28), "vgg16": (3, 32, 32), "stl10_cnn": (3, 96, 96)}
+from tests.helpers import SHAPES
 
 
 def layers(module: nn.Module) -> list[str]:

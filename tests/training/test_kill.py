@@ -12,7 +12,7 @@ import pytest
 
 from graddiv import store
 from graddiv.training import train
-from tests.dying import die_at
+from tests.dying import die_at, ended, forked
 from tests.helpers import no_type_checks
 from tests.training.helpers import assert_same_outcome, loader, tiny
 
@@ -24,23 +24,6 @@ EXPERIMENT = tiny("mnist/adv-bnn+graddiv", "training.epochs=6", "training.batch=
 @pytest.fixture(autouse=True)
 def sixty_four_examples(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("graddiv.data.load", loader(64))
-
-
-def forked(work: Callable[[], object]) -> int:
-    """Do it in a child: forked, since importing torch takes longer than all of the training."""
-    child = os.fork()
-    if child:
-        return child
-    try:
-        with no_type_checks():
-            work()
-        os._exit(0)
-    except BaseException:
-        os._exit(1)
-
-
-def ended(child: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 @pytest.fixture
