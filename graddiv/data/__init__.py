@@ -9,9 +9,9 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from graddiv.data import cifar10, mnist, stl10, synthetic
 from graddiv.data.dataset import Dataset, Part, Source, crop_and_flip
 from graddiv.data.files import status, verified
+from graddiv.data.sources import CIFAR10, MINI, MNIST, STL10, SYNTHETIC
 from graddiv.errors import unknown
 from graddiv.registries import Registry
 
@@ -19,8 +19,7 @@ __all__ = ["SOURCES", "SPLITS", "Dataset", "Source", "augmented", "load", "statu
 
 #: The known data sets by name.
 SOURCES: Registry[Source] = Registry(
-    "data set",
-    {source.name: source for source in (mnist.MINI, mnist.SOURCE, cifar10.SOURCE, stl10.SOURCE, synthetic.SOURCE)},
+    "data set", {source.name: source for source in (MINI, MNIST, CIFAR10, STL10, SYNTHETIC)}
 )
 SPLITS = ("train", "validation", "test", "train+validation")  #: The splits that `load` knows.
 
@@ -36,7 +35,7 @@ def load(name: str, split: str = "train", root: str | Path | None = None) -> Dat
         raise unknown("split", split, SPLITS)
     part: Part = "test" if split == "test" else "train"
     paths = [verified(source, file, root) for file in source.files.get(part, ())]
-    images, labels, ids = map(torch.from_numpy, source.read(part, paths, source.sizes[part]))
+    images, labels, ids = map(torch.from_numpy, source.read(part, paths))
     whole = Dataset(name, split, images, labels, ids, source.classes)
     if split == "train":
         return whole.take(slice(0, -source.held_out))

@@ -7,8 +7,7 @@ import pytest
 
 from graddiv.data import SOURCES
 from graddiv.data.files import fetch_root, inspect, locate, md5_of, search_path, verified
-from graddiv.data.mnist import MINI
-from graddiv.data.stl10 import SOURCE as STL10
+from graddiv.data.sources import MINI, STL10
 from graddiv.errors import GradDivError
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from graddiv.data import SOURCES, SPLITS, Dataset, load, status
-from graddiv.data.mnist import SOURCE as MNIST
+from graddiv.data.sources import MNIST
 from graddiv.errors import GradDivError
 from tests.data.fake_files import adopt, idx, pixels, write
 
