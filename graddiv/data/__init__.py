@@ -11,16 +11,11 @@ from torch import Tensor
 
 from graddiv.data.dataset import Dataset, Part, Source, crop_and_flip
 from graddiv.data.files import status, verified
-from graddiv.data.sources import CIFAR10, MINI, MNIST, STL10, SYNTHETIC
+from graddiv.data.sources import SOURCES
 from graddiv.errors import unknown
-from graddiv.registries import Registry
 
 __all__ = ["SOURCES", "SPLITS", "Dataset", "Source", "augmented", "load", "status"]
 
-#: The known data sets by name.
-SOURCES: Registry[Source] = Registry(
-    "data set", {source.name: source for source in (MINI, MNIST, CIFAR10, STL10, SYNTHETIC)}
-)
 SPLITS = ("train", "validation", "test", "train+validation")  #: The splits that `load` knows.
 
 

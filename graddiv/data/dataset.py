@@ -18,6 +18,7 @@ from graddiv.seeding import fold, uniform
 
 Part = Literal["train", "test"]  #: The two parts in which data sets are published.
 Rows = Int64[Tensor, " b"] | Sequence[int] | slice  #: Which examples: their positions in the split.
+PACKAGE = Path(__file__).parent
 PADDING = 4  #: How many pixels training shifts an image by at most, in each direction.
 
 
@@ -29,7 +30,7 @@ class Download:
     md5: str
     path: str  #: Where it is stored, below the data root.
     size: int  #: How many bytes it has; an answer that is longer is cut off.
-    members: tuple[str, ...] = ()  #: For an archive, the paths of the files that are taken out of it.
+    members: Sequence[str] = ()  #: For an archive, the paths of the files that are taken out of it.
 
 
 @dataclass(frozen=True)
@@ -43,11 +44,11 @@ class Source:
     classes: tuple[str, ...]  #: The names of the classes.
     read: Callable[[Part, Sequence[Path]], tuple[np.ndarray, np.ndarray, np.ndarray]]
     """(part, its files) -> images n c h w in bytes, labels from 0 and positions in the official file, both int64."""
-    files: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
     """The files of "train" and of "test", and others that no reader needs; none if the examples are generated."""
     md5s: Mapping[str, str] = field(default_factory=dict)  #: Path below a data root -> md5; `.gz` forms have their own.
-    downloads: tuple[Download, ...] = ()
-    embedded_in: Path | None = None  #: The folder of a data set that ships with the package.
+    downloads: Sequence[Download] = ()
+    embedded: bool = False  #: Whether it ships with the package, in the folder PACKAGE.
     crop_and_flip: bool = False  #: Whether training augments it with random crops and flips.
     title: str = ""  #: What tables call it, if not by its name.
 

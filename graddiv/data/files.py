@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from graddiv.data.dataset import Source
+from graddiv.data.dataset import PACKAGE, Source
 from graddiv.errors import GradDivError
 
 Root = str | Path | None  #: The folder that holds the official files; None for the usual places.
@@ -51,7 +51,7 @@ def _forms(source: Source, file: str) -> list[str]:
 
 
 def _folders(source: Source, root: Root) -> list[Path]:
-    return search_path(root) if source.embedded_in is None else [source.embedded_in]
+    return [PACKAGE] if source.embedded else search_path(root)
 
 
 def locate(source: Source, file: str, root: Root = None) -> Copy | None:
@@ -80,7 +80,7 @@ def fetch_root(source: Source, root: Root = None) -> Path:
 
 def fetch_command(source: Source, root: Root = None) -> str:
     """Return the command with which the user gets the data set."""
-    if source.embedded_in is not None:
+    if source.embedded:
         return "pip install --force-reinstall graddiv"
     option = [] if root is None else ["--data-root", str(root)]
     return shlex.join(["graddiv", "data", "fetch", source.name, *option])
@@ -118,7 +118,7 @@ def status(source: Source, root: Root = None) -> str:
     """Say in a few words where the data set is, or with which command it can be fetched."""
     if not source.files:
         return "generated"
-    if source.embedded_in is not None:
+    if source.embedded:
         return "embedded in the package"
     copies = list(located(source, root).values())
     folders = dict.fromkeys(str(copy.root) for copy in copies if copy is not None)

@@ -12,7 +12,6 @@ from graddiv.data import SOURCES
 from graddiv.data import fetch as fetching
 from graddiv.data.dataset import Download, Source
 from graddiv.data.fetch import fetch, retrieve, unpack
-from graddiv.data.sources import CIFAR10
 from graddiv.errors import GradDivError
 from tests.data.loopback import Site, serve
 
@@ -168,7 +167,7 @@ def toy(site: Site) -> Callable[[], Source]:
     site.content["/b.tar.gz"] = packed = archive(("toy/b", b"bee"), ("toy/unlabelled", BODY), ("toy/c", b"sea"))
     md5 = {path: hashlib.md5(content).hexdigest() for path, content in [("toy/b", b"bee"), ("toy/c", b"sea")]}
     return lambda: replace(
-        CIFAR10,
+        SOURCES["cifar10"],
         files={"train": ("toy/a", *md5)},
         md5s={"toy/a": MD5, **md5},
         downloads=(

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from graddiv.data import load
+from graddiv.data import SOURCES, load
 from graddiv.data.files import located
-from graddiv.data.sources import MNIST, read_mnist
+from graddiv.data.sources import read_mnist
 from tests.data.fake_files import idx, pixels, write
 
 
@@ -37,7 +37,7 @@ def test_official_files(official: Callable[[str], None]) -> None:
 @pytest.mark.realdata
 def test_official_files_unpacked(official: Callable[[str], None], tmp_path: Path) -> None:
     official("mnist")
-    for copy in located(MNIST).values():
+    for copy in located(SOURCES["mnist"]).values():
         assert copy is not None
         write(tmp_path / copy.name.removesuffix(".gz"), gzip.decompress(copy.path.read_bytes()))
     assert load("mnist", "test", tmp_path).checksum == load("mnist", "test").checksum
