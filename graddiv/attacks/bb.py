@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from graddiv.attacks.attack import Problem
-from graddiv.attacks.minimal import CandidatePool, MinimalAttack, first_reach, margins_at, to_hyperplane
+from graddiv.attacks.minimal import MinimalAttack, Unconfirmed, first_reach, margins_at, to_hyperplane
 from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Linf, PerExample, per_example
 from graddiv.losses import margin
@@ -54,7 +54,7 @@ class BB(MinimalAttack):
                 f"the geometry is {self.geometry.name}, expected Linf: the only norm B&B is made for here"
             )
 
-    def search(self, problem: Problem, restart: int, radius: PerExample, pool: CandidatePool) -> None:
+    def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         view, y = problem.view, problem.y
         first = restart * (self.m + 1)
         x = self.start(problem, restart, first)

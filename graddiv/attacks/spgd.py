@@ -11,7 +11,7 @@ from torch import Tensor
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.attacks.view import View
 from graddiv.errors import GradDivError
-from graddiv.geometry import Geometry, Images, Labels, PerExample, per_example
+from graddiv.geometry import Images, Labels, PerExample, per_example
 from graddiv.registries import Count, Positive
 
 Memory = Literal["none", "aggmo"]
@@ -68,7 +68,6 @@ class StochasticPGD(Attack):
 COSINE = 0.85  #: enough draws give this cosine to the true gradient: what is left averages out over the steps
 STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta pay; above it they slow the attack down
 FEWEST_STEPS = 50  #: more draws never leave fewer iterations than this
-PATH_STEPS = 10  #: iterations of the short attack along which the gradients are looked at, as at x0
 PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever sees them
 
 
@@ -115,11 +114,6 @@ def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor,
         torch.stack([g.flatten(1) for g in view.gradients(each, x, y)]).double().mean(0) for each in (k, k + 1)
     )
     return torch.nn.functional.cosine_similarity(first, second, dim=1)
-
-
-def along_the_attack(view: View, x0: Images, y: Labels, epsilon: float, geometry: Geometry) -> Images:
-    """Return where a short attack leads: noise at x0 says little about noise where the adversary is going."""
-    return StochasticPGD(geometry, m=PATH_STEPS)(view, x0, y, epsilon)
 
 
 @dataclass(frozen=True)
