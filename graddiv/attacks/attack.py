@@ -138,14 +138,17 @@ class Attack(ABC):
         if isinstance(F := getattr(view, "F", None), nn.Module):
             check_takes(F, x0)
         check_labels(y, len(x0))
-        low, high = self.geometry.bounds
-        if len(x0) and not (x0.min() >= low and x0.max() <= high):
-            raise GradDivError(
-                f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
-                "divide bytes by 255, and make normalization a layer of the network"
-            )
+        _check_pixels(x0, *self.geometry.bounds)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
         return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed, tick)
+
+
+def _check_pixels(x0: Tensor, low: float, high: float) -> None:
+    if len(x0) and not (x0.min() >= low and x0.max() <= high):
+        raise GradDivError(
+            f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
+            "divide bytes by 255, and make normalization a layer of the network"
+        )
 
 
 def _radii(epsilon: float | Tensor, x0: Tensor) -> PerExample:

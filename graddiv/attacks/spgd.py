@@ -74,7 +74,6 @@ PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever 
 class GradientNoise(NamedTuple):
     """What n gradients g_i of one example say about their mean mu and covariance, for each of b examples."""
 
-    n: int
     rho: Float64[Tensor, " b"]
     """Mean resultant length of g_i / |g_i|, debiased: the root of the mean cosine of two, 0 where that is negative."""
     mean_length: Float64[Tensor, " b"]  #: |mu|: the root of |mean g|^2 - tr Cov / n, 0 where that is negative
@@ -105,7 +104,7 @@ def gradient_noise(view: View, k: int, x: Images, y: Labels) -> GradientNoise:
     of_mean = (total / n).square().sum(1)
     trace = ((square / n - of_mean) * n / (n - 1)).clamp_min(0)
     cosine = (unit.square().sum(1) - n) / (n * (n - 1))
-    return GradientNoise(n, cosine.clamp_min(0).sqrt(), (of_mean - trace / n).clamp_min(0).sqrt(), trace)
+    return GradientNoise(cosine.clamp_min(0).sqrt(), (of_mean - trace / n).clamp_min(0).sqrt(), trace)
 
 
 def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor, " b"]:
@@ -116,8 +115,7 @@ def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor,
     return torch.nn.functional.cosine_similarity(first, second, dim=1)
 
 
-@dataclass(frozen=True)
-class Spending:
+class Spending(NamedTuple):
     """How a budget of passes is spent: n models at each of m iterations."""
 
     n: int

@@ -72,10 +72,7 @@ class View(ABC):
     def gradient(
         self, k: int, x: Images, y: Labels, objective: str = "ce", logits: list[Tensor] | None = None
     ) -> MeanGradient:
-        """Return the gradient of the objective over the models of iteration k, and the objective's value.
-
-        logits: a list to which those of each model are appended.
-        """
+        """Return the objective's gradient and value over the models of iteration k; append their logits to `logits`."""
         with self.context():
             return mean_gradient(self._counted(k, backwards=1), x, y, objective, self.probabilities, logits)
 
