@@ -5,13 +5,12 @@ the last 5,000, the paper's validation part.
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 
-from graddiv.data import load
+from graddiv.data import SOURCES, load
+from graddiv.data.dataset import PACKAGE
 from graddiv.data.files import md5_of
-from graddiv.data.mnist import MINI, MINI_FILE, PER_CLASS
 
 
 def balanced_rows(labels: np.ndarray, per_class: int) -> np.ndarray:
@@ -27,9 +26,9 @@ def balanced_rows(labels: np.ndarray, per_class: int) -> np.ndarray:
 def cut(root: str | None = None) -> dict[str, np.ndarray]:
     """Arrays of the archive by name."""
     arrays = {}
-    for part, per_class in PER_CLASS.items():
+    for part, examples in SOURCES["mnist-mini"].sizes.items():
         official = load("mnist", part, root)
-        rows = balanced_rows(official.labels.numpy(), per_class)
+        rows = balanced_rows(official.labels.numpy(), examples // 10)
         arrays[f"{part}_images"] = official.images.numpy()[rows, 0]
         arrays[f"{part}_labels"] = official.labels.numpy()[rows].astype(np.uint8)
         arrays[f"{part}_ids"] = official.ids.numpy()[rows].astype(np.int32)
@@ -37,12 +36,11 @@ def cut(root: str | None = None) -> dict[str, np.ndarray]:
 
 
 def main() -> None:
-    """Write the archive and print its md5, which graddiv/data/mnist.py records."""
+    """Write the archive and print its md5, which graddiv/data/sources.toml records."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data-root", help="folder that holds MNIST/raw (default: where graddiv looks)")
     arguments = parser.parse_args()
-    assert MINI.embedded_in is not None
-    path: Path = MINI.embedded_in / next(iter(MINI_FILE.forms))
+    path = PACKAGE / "mnist_mini.npz"
     np.savez_compressed(path, **cut(arguments.data_root))  # type: ignore[arg-type]
     print(f"{path}: {path.stat().st_size} bytes, md5 {md5_of(path)}")
 

@@ -60,7 +60,7 @@ class APGD(Attack):
         found = self.ascend(problem, self.start(problem, restart), first=restart * (self.m + 1))
         fresh = RESCORE - 1 - restart
         if self.return_rule == "reference":
-            attacked = view.first(fresh).logits(0, x0).argmax(1) == y
+            attacked = view.held(fresh, 1).logits(0, x0).argmax(1) == y
             return torch.where(per_example(attacked & found.fooled, x0), found.fooling, x0)
         candidates = torch.cat([found.best, found.last[None]])
         return highest(candidates, view.losses(fresh, candidates.unbind(), y, self.objective))

@@ -59,7 +59,7 @@ class ARC(Attack):
         local = torch.zeros_like(x)
         best, best_score = x, score
         for position, i in enumerate(order):
-            towards, distance, along = self._boundary(members.only(i), best, y, local)
+            towards, distance, along = self._boundary(Given([members.models[i]], members), best, y, local)
             beta = eta / (eta - distance).clamp_min(torch.finfo(x.dtype).tiny) * (along + distance).abs()
             beta = beta + OVERSHOOT * epsilon
             beta = torch.where((distance >= eta) | (position == 0), eta, beta)

@@ -19,7 +19,6 @@ from graddiv.networks.inputs import HALF, check_labels, check_takes, naming_the_
 from graddiv.registries import Count, check_fields
 from graddiv.seeding import fold, uniform
 
-IterationListener = Callable[[int, int], None]  #: callback (iterations done, iterations of all restarts)
 ReturnRule = Literal["strong", "reference"]  #: what is best on randomized networks, or what libraries return
 RESCORE = -1  #: the iteration whose models choose between restarts: no run sees those of a negative number
 
@@ -84,7 +83,7 @@ class Attack(ABC):
         epsilon: float | PerExample,
         *,
         ids: Labels | None = None,
-        progress: IterationListener | None = None,
+        progress: Callable[[int, int], None] | None = None,
     ) -> Images:
         """Return the adversarial images x_adv.
 
@@ -92,7 +91,7 @@ class Attack(ABC):
         x0, y: the clean images, inside the geometry's bounds, and their true labels.
         epsilon: the radius of the ball, one number or one for each example, in pixel units.
         ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
-        progress: called after each iteration.
+        progress: callback (iterations done, iterations of all restarts), after each iteration.
         """
         done, total = 0, self.restarts * self.iterations
 
@@ -107,10 +106,10 @@ class Attack(ABC):
         if len(x0) == 0:
             return x0.clone()
         with explaining(problem):
-            best, best_loss = self.run(problem, 0), None
+            best = self.run(problem, 0)
         for restart in range(1, self.restarts):
             x = self.run(problem, restart)
-            if best_loss is None:
+            if restart == 1:
                 best_loss = view.loss(RESCORE, best, y, self.objective)
             loss = view.loss(RESCORE, x, y, self.objective)
             better = loss > best_loss

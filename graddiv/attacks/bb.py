@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from graddiv.attacks.attack import Problem
-from graddiv.attacks.minimal import CandidatePool, MinimalAttack, first_reach, margins_at, to_hyperplane
+from graddiv.attacks.attack import Problem, highest
+from graddiv.attacks.minimal import MinimalAttack, Unconfirmed, first_reach, margins_at, to_hyperplane
 from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Linf, PerExample, per_example
 from graddiv.losses import margin
@@ -54,7 +54,7 @@ class BB(MinimalAttack):
                 f"the geometry is {self.geometry.name}, expected Linf: the only norm B&B is made for here"
             )
 
-    def search(self, problem: Problem, restart: int, radius: PerExample, pool: CandidatePool) -> None:
+    def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         view, y = problem.view, problem.y
         first = restart * (self.m + 1)
         x = self.start(problem, restart, first)
@@ -87,8 +87,7 @@ class BB(MinimalAttack):
         low, high = self.geometry.bounds
         draws = (problem.uniform("noise", restart, trial).to(problem.x0.dtype) for trial in range(TRIALS))
         images = [low + (high - low) * u.reshape(problem.x0.shape) for u in draws]
-        best = margins_at(problem, images, [k]).argmax(0)
-        return torch.stack(images)[best, torch.arange(len(best), device=best.device)]
+        return highest(torch.stack(images), margins_at(problem, images, [k]))
 
     def _climb(self, problem: Problem, k: int) -> Images:
         """Return where TRIALS signed gradient steps lead: towards the class whose boundary looks nearest from x0."""
@@ -139,9 +138,6 @@ def along_hyperplane(geometry: Linf, x0: Pixels, x: Pixels, w: Pixels, c: PerExa
     """argmin |x + d - x0|_inf subject to <w, d> = c, |d|_2 <= r and low <= x + d <= high.
 
     Where the trust region ends before the hyperplane, d is the step inside it that comes closest to the hyperplane.
-
-    w, c: the hyperplane, relative to x.
-    r: the radius of the trust region around x.
     """
     low, high = geometry.bounds
     largest = w.abs().amax(1, keepdim=True)  # the hyperplane stays the same when w and c are scaled

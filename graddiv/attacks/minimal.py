@@ -4,7 +4,7 @@ FAB goes to the nearest linearized boundary, and back towards x0.
 """
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar
@@ -23,11 +23,11 @@ KEPT = 5  #: how many of the best points are kept for each example until fresh m
 FRESH = 10  #: how many iterations' models choose: with one model an iteration, a single one would decide by chance
 
 
-class CandidatePool(ABC):
-    """The best of the points that an attack finds, the best first, and the final choice among them."""
+class Unconfirmed:
+    """Keeps the nearest points that the models of their own iteration got wrong, whatever others say."""
 
-    def __init__(self, problem: Problem, geometry: Geometry) -> None:
-        self.problem, self.geometry = problem, geometry
+    def __init__(self, problem: Problem, geometry: Geometry, clips: bool = False) -> None:
+        self.problem, self.geometry, self.clips = problem, geometry, clips
         self.points, self.scores = problem.x0[None], problem.x0.new_full((1, len(problem.x0)), -math.inf)
 
     def keep(self, x: Images, score: PerExample) -> None:
@@ -43,9 +43,15 @@ class CandidatePool(ABC):
         """
         self.keep(x, torch.where(margins > 0, -self.geometry.norm(x - self.problem.x0), -math.inf))
 
-    @abstractmethod
     def choice(self) -> Images:
-        """Return the point that does best on fresh models; it is never x0."""
+        """Return the nearest point; x0 where there is none, where it lies outside and is not clipped, or where the
+        first models that see x0 get it wrong already.
+        """
+        x0, epsilon = self.problem.x0, self.problem.epsilon
+        attacked = margin(self.problem.view.logits(RESCORE - 1, x0), self.problem.y) <= 0
+        inside = self.scores[0] > -math.inf if self.clips else -self.scores[0] <= epsilon
+        clipped = self.geometry.project(self.points[0], x0, epsilon)
+        return torch.where(per_example(attacked & inside, x0), clipped, x0)
 
 
 @dataclass(frozen=True)
@@ -66,15 +72,13 @@ class MinimalAttack(Attack):
     """Whether the reference clips a point that lies outside the radius to it; otherwise it returns the clean image."""
 
     @abstractmethod
-    def search(self, problem: Problem, restart: int, radius: PerExample, pool: CandidatePool) -> None:
+    def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         """Run once and offer every point to `pool`; adversarial points farther than `radius` are of no use."""
 
     def run(self, problem: Problem, restart: int) -> Images:
-        pool: CandidatePool
+        pool: Unconfirmed = (Strongest if problem.view.fresh else Nearest)(problem, self.geometry)
         if self.return_rule == "reference":
             pool = Unconfirmed(problem, self.geometry, self.reference_clips)
-        else:
-            pool = (Strongest if problem.view.fresh else Nearest)(problem, self.geometry)
         self.search(problem, restart, problem.epsilon, pool)
         return pool.choice()
 
@@ -101,7 +105,7 @@ class MinimalAttack(Attack):
         return torch.where(per_example(fresh_margins(problem, x0[None])[0] > 0, x0), x0, found[0])
 
 
-class Nearest(CandidatePool):
+class Nearest(Unconfirmed):
     """Keeps the nearest adversarial points, and the point of highest margin in case there are none."""
 
     def __init__(self, problem: Problem, geometry: Geometry) -> None:
@@ -133,25 +137,7 @@ class Nearest(CandidatePool):
         return torch.where(per_example(fooling.amin(0) < math.inf, x0), nearest, strongest)
 
 
-class Unconfirmed(CandidatePool):
-    """Keeps the nearest point that the models of its own iteration got wrong, whatever others say."""
-
-    def __init__(self, problem: Problem, geometry: Geometry, clips: bool) -> None:
-        super().__init__(problem, geometry)
-        self.clips = clips
-
-    def choice(self) -> Images:
-        """Return the point found; x0 where there is none, where it lies outside and is not clipped, or where the first
-        models that see x0 get it wrong already.
-        """
-        x0, epsilon = self.problem.x0, self.problem.epsilon
-        attacked = margin(self.problem.view.logits(RESCORE - 1, x0), self.problem.y) <= 0
-        inside = self.scores[0] > -math.inf if self.clips else -self.scores[0] <= epsilon
-        clipped = self.geometry.project(self.points[0], x0, epsilon)
-        return torch.where(per_example(attacked & inside, x0), clipped, x0)
-
-
-class Strongest(CandidatePool):
+class Strongest(Unconfirmed):
     """Keeps the points of highest margin, which lie in the directions offered, as far from x0 as ball and box allow.
 
     For views in which each iteration has models of its own.
@@ -243,7 +229,7 @@ class FAB(MinimalAttack):
     passes_per_iteration = 12.0
     reference_clips = False
 
-    def search(self, problem: Problem, restart: int, radius: PerExample, pool: CandidatePool) -> None:
+    def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         view, x0, y = problem.view, problem.x0, problem.y
         x = self._start(problem, restart, radius) if restart else x0
         for k in range(restart * (self.m + 1), restart * (self.m + 1) + self.m):

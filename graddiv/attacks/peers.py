@@ -100,7 +100,6 @@ class PeerPGD(PeerAttack):
     """PGD of another library, with steps as long as those of our own."""
 
     alpha: Positive = 0.25  #: length of a step as a share of epsilon
-
     algorithm = "PGD"
 
 

@@ -100,11 +100,9 @@ def eot_pgd_accuracy(
     F: RandomizedNetwork, batches: Iterable[tuple[Tensor, Tensor, Tensor]], epsilon: float, *, n: int, m: int,
     seed: int, judged_by: int,
 ) -> tuple[float, float]:  # fmt: skip
-    """Shares of the examples, clean and under EOT-PGD, that the ensemble of fresh sample models gets right.
+    """Shares of the examples, clean and under EOT-PGD, that the ensemble of fresh models (seed `judged_by`) gets right.
 
     batches: of images, labels and ids.
-    n, m: sample models at each step, and steps, of EOT-PGD.
-    seed, judged_by: of the models that the attack sees, and of those of the ensemble.
     """
     right = []
     for x, y, ids in batches:

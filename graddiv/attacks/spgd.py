@@ -11,7 +11,7 @@ from torch import Tensor
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.attacks.view import View
 from graddiv.errors import GradDivError
-from graddiv.geometry import Geometry, Images, Labels, PerExample, per_example
+from graddiv.geometry import Images, Labels, PerExample, per_example
 from graddiv.registries import Count, Positive
 
 Memory = Literal["none", "aggmo"]
@@ -68,14 +68,12 @@ class StochasticPGD(Attack):
 COSINE = 0.85  #: enough draws give this cosine to the true gradient: what is left averages out over the steps
 STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta pay; above it they slow the attack down
 FEWEST_STEPS = 50  #: more draws never leave fewer iterations than this
-PATH_STEPS = 10  #: iterations of the short attack along which the gradients are looked at, as at x0
 PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever sees them
 
 
 class GradientNoise(NamedTuple):
     """What n gradients g_i of one example say about their mean mu and covariance, for each of b examples."""
 
-    n: int
     rho: Float64[Tensor, " b"]
     """Mean resultant length of g_i / |g_i|, debiased: the root of the mean cosine of two, 0 where that is negative."""
     mean_length: Float64[Tensor, " b"]  #: |mu|: the root of |mean g|^2 - tr Cov / n, 0 where that is negative
@@ -106,7 +104,7 @@ def gradient_noise(view: View, k: int, x: Images, y: Labels) -> GradientNoise:
     of_mean = (total / n).square().sum(1)
     trace = ((square / n - of_mean) * n / (n - 1)).clamp_min(0)
     cosine = (unit.square().sum(1) - n) / (n * (n - 1))
-    return GradientNoise(n, cosine.clamp_min(0).sqrt(), (of_mean - trace / n).clamp_min(0).sqrt(), trace)
+    return GradientNoise(cosine.clamp_min(0).sqrt(), (of_mean - trace / n).clamp_min(0).sqrt(), trace)
 
 
 def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor, " b"]:
@@ -117,13 +115,7 @@ def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor,
     return torch.nn.functional.cosine_similarity(first, second, dim=1)
 
 
-def along_the_attack(view: View, x0: Images, y: Labels, epsilon: float, geometry: Geometry) -> Images:
-    """Return where a short attack leads: noise at x0 says little about noise where the adversary is going."""
-    return StochasticPGD(geometry, m=PATH_STEPS)(view, x0, y, epsilon)
-
-
-@dataclass(frozen=True)
-class Spending:
+class Spending(NamedTuple):
     """How a budget of passes is spent: n models at each of m iterations."""
 
     n: int

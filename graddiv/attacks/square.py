@@ -144,7 +144,7 @@ class RandomSearch(Attack):
     def run(self, problem: Problem, restart: int) -> Images:
         x0, y, view = problem.x0, problem.y, problem.view
         best, best_loss = x0.new_empty(0, *x0.shape), x0.new_empty(0, len(x0))
-        screen = view.first(restart)
+        screen = view.held(restart, 1)
         for sample in range(self.samples):
             x = self.geometry.random(problem.uniform("sample", restart, sample), x0, problem.epsilon)
             best, best_loss = keep_best(best, best_loss, x, screen.loss(0, x, y, self.objective), self.confirmed)

@@ -54,7 +54,7 @@ def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[At
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     if name == PUBLISHED:
-        return [as_published(attack) for attack in suite("paper", names, m)]
+        return list(map(as_published, suite("paper", names, m)))
     chosen = [ATTACKS[each] for each in names] or [each for each in ATTACKS.values() if name in each.iterations]
     steps = [(attack, iterations.get(name, attack.iterations) if m is None else m) for attack, iterations in chosen]
     return [a if a.iterations in (1, k) else replace(a, m=k) for a, k in steps]  # type: ignore[call-arg]

@@ -72,10 +72,7 @@ class View(ABC):
     def gradient(
         self, k: int, x: Images, y: Labels, objective: str = "ce", logits: list[Tensor] | None = None
     ) -> MeanGradient:
-        """Return the gradient of the objective over the models of iteration k, and the objective's value.
-
-        logits: a list to which those of each model are appended.
-        """
+        """Return the objective's gradient and value over the models of iteration k; append their logits to `logits`."""
         with self.context():
             return mean_gradient(self._counted(k, backwards=1), x, y, objective, self.probabilities, logits)
 
@@ -160,15 +157,9 @@ class View(ABC):
         check_finite(gradient.flatten(1).abs().sum(1))
         return margins, gradient / self.n
 
-    def first(self, k: int) -> "View":
-        """Return the view of a single model, the first of iteration k; what it spends is added to this view's cost."""
-        return _Held([next(iter(self(k)))], self)
-
-    def held(self, k: int) -> "Given":
-        """Return the view that keeps to the models of iteration k; what it spends is added to this view's cost."""
-        held = _Held(list(self(k)), self)
-        held.probabilities = self.probabilities
-        return held
+    def held(self, k: int, count: int | None = None) -> "Given":
+        """Return the view that keeps to the first `count` models of iteration k, or to all; this view pays for it."""
+        return Given(list(islice(self(k), count)), self, self.probabilities if count is None else None)
 
     def _asked(self, k: int, points: Sequence[Tensor]) -> list[Float[Tensor, "n b c"]]:
         """Return the logits of each model of iteration k at each point."""
@@ -190,34 +181,29 @@ class View(ABC):
 
 
 class Given(View):
-    """A transfer attack: all of the given models at each iteration."""
+    """A transfer attack: all of the given models at each iteration.
+
+    parent: a view whose models they are, which then pays for them and switches its batch norm.
+    """
 
     fresh = False
 
-    def __init__(self, models: Sequence[SampleModel]) -> None:
+    def __init__(
+        self,
+        models: Sequence[SampleModel],
+        parent: View | None = None,
+        probabilities: Float64[Tensor, " n"] | None = None,
+    ) -> None:
         super().__init__()
         if not models:
             raise GradDivError("there are 0 models, expected at least one to attack")
-        self.n = len(models)
+        self.n, self.probabilities = len(models), probabilities
         self.models: list[SampleModel] = [partial(_logits, f) for f in models]
+        if parent is not None:
+            self.cost, self.context = parent.cost, parent.context  # type: ignore[method-assign]
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
         return iter(self.models)
-
-    def only(self, i: int) -> View:
-        """Return the view of the i-th model alone; what it spends is added to this view's cost."""
-        return _Held([self.models[i]], self)
-
-
-class _Held(Given):
-    """Models of another view, called in that view's context."""
-
-    def __init__(self, models: Sequence[SampleModel], parent: View) -> None:
-        super().__init__(models)
-        self.parent, self.cost = parent, parent.cost
-
-    def context(self) -> AbstractContextManager[None]:
-        return self.parent.context()
 
 
 def _logits(f: SampleModel, x: Tensor) -> Tensor:

@@ -9,19 +9,13 @@ import torch
 from jaxtyping import Float32, Int64
 from torch import Tensor
 
-from graddiv.data import cifar10, mnist, stl10, synthetic
 from graddiv.data.dataset import Dataset, Part, Source, crop_and_flip
 from graddiv.data.files import status, verified
+from graddiv.data.sources import SOURCES
 from graddiv.errors import unknown
-from graddiv.registries import Registry
 
 __all__ = ["SOURCES", "SPLITS", "Dataset", "Source", "augmented", "load", "status"]
 
-#: The known data sets by name.
-SOURCES: Registry[Source] = Registry(
-    "data set",
-    {source.name: source for source in (mnist.MINI, mnist.SOURCE, cifar10.SOURCE, stl10.SOURCE, synthetic.SOURCE)},
-)
 SPLITS = ("train", "validation", "test", "train+validation")  #: The splits that `load` knows.
 
 
@@ -36,7 +30,7 @@ def load(name: str, split: str = "train", root: str | Path | None = None) -> Dat
         raise unknown("split", split, SPLITS)
     part: Part = "test" if split == "test" else "train"
     paths = [verified(source, file, root) for file in source.files.get(part, ())]
-    images, labels, ids = map(torch.from_numpy, source.read(part, paths, source.sizes[part]))
+    images, labels, ids = map(torch.from_numpy, source.read(part, paths))
     whole = Dataset(name, split, images, labels, ids, source.classes)
     if split == "train":
         return whole.take(slice(0, -source.held_out))

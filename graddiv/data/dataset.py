@@ -5,36 +5,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float32, Int64, Integer, UInt8
+from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
-from graddiv.errors import GradDivError
 from graddiv.performance import channels_last
 from graddiv.seeding import fold, uniform
 
 Part = Literal["train", "test"]  #: The two parts in which data sets are published.
 Rows = Int64[Tensor, " b"] | Sequence[int] | slice  #: Which examples: their positions in the split.
+PACKAGE = Path(__file__).parent
 PADDING = 4  #: How many pixels training shifts an image by at most, in each direction.
-
-
-class RawExamples(NamedTuple):
-    """What a reader returns."""
-
-    images: UInt8[np.ndarray, "n c h w"]
-    labels: Int64[np.ndarray, " n"]  #: From 0.
-    ids: Int64[np.ndarray, " n"]  #: Positions in the official file.
-
-
-@dataclass(frozen=True, eq=False)
-class File:
-    """An official file: `forms` maps each path it may have below a data root to its md5 in that form."""
-
-    forms: Mapping[str, str]
 
 
 @dataclass(frozen=True)
@@ -45,12 +30,7 @@ class Download:
     md5: str
     path: str  #: Where it is stored, below the data root.
     size: int  #: How many bytes it has; an answer that is longer is cut off.
-    members: tuple[str, ...] = ()  #: For an archive, the paths of the files that are taken out of it.
-
-    @property
-    def outputs(self) -> tuple[str, ...]:
-        """Paths below the data root that this download provides."""
-        return self.members or (self.path,)
+    members: Sequence[str] = ()  #: For an archive, the paths of the files that are taken out of it.
 
 
 @dataclass(frozen=True)
@@ -62,12 +42,13 @@ class Source:
     sizes: Mapping[Part, int]  #: How many examples each part has.
     held_out: int  #: How many training examples, the last ones, are the validation split.
     classes: tuple[str, ...]  #: The names of the classes.
-    #: (part, its files in the order of `files`, how many examples they must hold) -> the examples.
-    read: Callable[[Part, Sequence[Path], int], RawExamples]
-    #: The files of "train" and of "test", and others that no reader needs; none if the examples are generated.
-    files: Mapping[str, tuple[File, ...]] = field(default_factory=dict)
-    downloads: tuple[Download, ...] = ()
-    embedded_in: Path | None = None  #: The folder of a data set that ships with the package.
+    read: Callable[[Part, Sequence[Path]], tuple[np.ndarray, np.ndarray, np.ndarray]]
+    """(part, its files) -> images n c h w in bytes, labels from 0 and positions in the official file, both int64."""
+    files: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    """The files of "train" and of "test", and others that no reader needs; none if the examples are generated."""
+    md5s: Mapping[str, str] = field(default_factory=dict)  #: Path below a data root -> md5; `.gz` forms have their own.
+    downloads: Sequence[Download] = ()
+    embedded: bool = False  #: Whether it ships with the package, in the folder PACKAGE.
     crop_and_flip: bool = False  #: Whether training augments it with random crops and flips.
     title: str = ""  #: What tables call it, if not by its name.
 
@@ -75,16 +56,6 @@ class Source:
     def training_examples(self) -> int:
         """How many examples the split "train" has: all but those held out for validation."""
         return self.sizes["train"] - self.held_out
-
-    @property
-    def all_files(self) -> tuple[File, ...]:
-        """The files of every part, each of them once."""
-        return tuple(dict.fromkeys(file for files in self.files.values() for file in files))
-
-    @property
-    def md5s(self) -> dict[str, str]:
-        """Path below a data root -> md5, over all files in all their forms."""
-        return {path: md5 for file in self.all_files for path, md5 in file.forms.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,15 +101,6 @@ class Dataset:
     def take(self, rows: Rows) -> "Dataset":
         """Return the subset at these rows, which keeps its ids and so its per-example randomness."""
         return replace(self, images=self.images[rows], labels=self.labels[rows], ids=self.ids[rows])
-
-
-def class_labels(path: Path, values: Integer[np.ndarray, " n"], first: int = 0) -> Int64[np.ndarray, " n"]:
-    """Return the labels of a file, which must be first, ..., first + 9, as 0, ..., 9."""
-    wrong = (values < first) | (values > first + 9)
-    if wrong.any():
-        place, expected = int(wrong.argmax()), f"{first}..{first + 9}"
-        raise GradDivError(f"{path} holds label {values[place]} at position {place}, expected {expected}")
-    return values.astype(np.int64) - first
 
 
 def crop_and_flip(

@@ -23,7 +23,7 @@ CHUNK = 1 << 18  #: Bytes read at a time.
 def fetch(source: Source, root: Path, progress: Progress) -> None:
     """Download the files of the data set that are missing or damaged in `root`."""
     for download in source.downloads:
-        if all(_is_intact(root / path, source.md5s[path]) for path in download.outputs):
+        if all(_is_intact(root / path, source.md5s[path]) for path in download.members or [download.path]):
             continue
         kept = root / download.path
         already_there = _is_intact(kept, download.md5)  # torchvision leaves its archive next to the unpacked files

@@ -7,18 +7,18 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from graddiv.data.dataset import File, Source
+from graddiv.data.dataset import PACKAGE, Source
 from graddiv.errors import GradDivError
 
 Root = str | Path | None  #: The folder that holds the official files; None for the usual places.
 
 
 class Copy(NamedTuple):
-    """A copy of an official file on this machine: its data root, its path below it and the md5 it should have."""
+    """An official file on this machine."""
 
-    root: Path
-    name: str
-    md5: str
+    root: Path  #: Its data root.
+    name: str  #: Its path below it.
+    md5: str  #: The md5 it should have.
 
     @property
     def path(self) -> Path:
@@ -45,40 +45,53 @@ def _expanded(folder: str | Path) -> Path:
         raise GradDivError(f"data root {folder} names the home of an unknown user, expected a folder") from error
 
 
+def _forms(source: Source, file: str) -> list[str]:
+    """Return the paths that the file may have: compressed, and as it is."""
+    return [form for form in (f"{file}.gz", file) if form in source.md5s]
+
+
+def _folders(source: Source, root: Root) -> list[Path]:
+    return [PACKAGE] if source.embedded else search_path(root)
+
+
+def locate(source: Source, file: str, root: Root = None) -> Copy | None:
+    """Return the first readable copy of the file on the search path, and None if there is none."""
+    for folder in _folders(source, root):
+        for name in _forms(source, file):
+            if (folder / name).is_file() and os.access(folder / name, os.R_OK):
+                return Copy(folder, name, source.md5s[name])
+    return None
+
+
+def located(source: Source, root: Root = None) -> dict[str, Copy | None]:
+    """Return the first readable copy of each file of the data set."""
+    return {file: locate(source, file, root) for files in source.files.values() for file in files}
+
+
 def fetch_root(source: Source, root: Root = None) -> Path:
     """The folder to download to: where a part of it is already, else the first of $GRADDIV_DATA, else the cache."""
-    copies = [copy for copy in (locate(source, file, root) for file in source.all_files) if copy is not None]
+    copies = [copy for copy in located(source, root).values() if copy]
     # A wrong copy decides: it comes first on the search path and would hide a good one that is fetched elsewhere.
-    wrong = [copy for copy in copies if md5_of(copy.path) != copy.md5]
-    if copies:
-        return (wrong or copies)[0].root
+    for copy in [copy for copy in copies if md5_of(copy.path) != copy.md5] or copies:
+        return copy.root
     chosen = root is not None or os.environ.get("GRADDIV_DATA")
     return search_path(root)[0 if chosen else -1]
 
 
 def fetch_command(source: Source, root: Root = None) -> str:
     """Return the command with which the user gets the data set."""
-    if source.embedded_in is not None:
+    if source.embedded:
         return "pip install --force-reinstall graddiv"
     option = [] if root is None else ["--data-root", str(root)]
     return shlex.join(["graddiv", "data", "fetch", source.name, *option])
 
 
-def locate(source: Source, file: File, root: Root = None) -> Copy | None:
-    """Return the first readable copy of the file on the search path, and None if there is none."""
-    for folder in _folders(source, root):
-        for name, md5 in file.forms.items():
-            if (folder / name).is_file() and os.access(folder / name, os.R_OK):
-                return Copy(folder, name, md5)
-    return None
-
-
-def verified(source: Source, file: File, root: Root = None) -> Path:
+def verified(source: Source, file: str, root: Root = None) -> Path:
     """Return the path of the file, once it is found and its md5 shows that it is the official one."""
     copy = locate(source, file, root)
     if copy is None:
         raise GradDivError(
-            f"data set '{source.name}' is missing: no {next(iter(file.forms))} in "
+            f"data set '{source.name}' is missing: no {_forms(source, file)[0]} in "
             f"{', '.join(map(str, _folders(source, root)))}; get it with '{fetch_command(source, root)}'"
         )
     md5 = md5_of(copy.path)
@@ -93,10 +106,10 @@ def verified(source: Source, file: File, root: Root = None) -> Path:
 
 def inspect(source: Source, root: Root = None) -> Iterator[tuple[Copy, str | None]]:
     """Yield each file of the data set with the md5 it has now, and None for it where the file is missing."""
-    for file in source.all_files:
-        copy = locate(source, file, root)
+    for file, copy in located(source, root).items():
         if copy is None:
-            yield Copy(fetch_root(source, root), *next(iter(file.forms.items()))), None
+            name = _forms(source, file)[0]
+            yield Copy(fetch_root(source, root), name, source.md5s[name]), None
         else:
             yield copy, md5_of(copy.path)
 
@@ -105,9 +118,9 @@ def status(source: Source, root: Root = None) -> str:
     """Say in a few words where the data set is, or with which command it can be fetched."""
     if not source.files:
         return "generated"
-    if source.embedded_in is not None:
+    if source.embedded:
         return "embedded in the package"
-    copies = [locate(source, file, root) for file in source.all_files]
+    copies = list(located(source, root).values())
     folders = dict.fromkeys(str(copy.root) for copy in copies if copy is not None)
     if None not in copies:
         return f"found in {', '.join(folders)}"
@@ -122,7 +135,3 @@ def md5_of(path: Path) -> str:
             return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
     except OSError as error:
         raise GradDivError(f"{path} cannot be read ({error.strerror}), expected a readable file") from error
-
-
-def _folders(source: Source, root: Root) -> list[Path]:
-    return search_path(root) if source.embedded_in is None else [source.embedded_in]

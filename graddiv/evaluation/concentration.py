@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float, Float64
 from torch import Tensor
 
-from graddiv.attacks import EOT, PGD, Fixed, RotatedPGD
-from graddiv.attacks.spgd import PILOT, along_the_attack, gradient_noise, measured_cosine
+from graddiv.attacks import EOT, PGD, Fixed, RotatedPGD, StochasticPGD
+from graddiv.attacks.spgd import PILOT, gradient_noise, measured_cosine
 from graddiv.diversity import concentration as vmf
 from graddiv.diversity.concentration import loss_increase, moments, moments_of, theorem1
 from graddiv.diversity.gradients import directions, input_gradient
@@ -94,7 +94,7 @@ def gradient_noise_job(
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         view, path = (EOT(target.F, of, fold(target.seed, "gradient noise")) for of in (n, n // 2))
         found: dict[str, list[Tensor]] = {}
-        points = (x, along_the_attack(path, x, y, epsilon, geometry))
+        points = (x, StochasticPGD(geometry, m=10)(path, x, y, epsilon))
         for point in reporting(points, len(points), advance):
             noise = gradient_noise(view, PILOT, point, y)
             values = {**noise._asdict(), "q": noise.q, "predicted": noise.cosine_of_two(n)}

@@ -11,7 +11,7 @@ from typer.testing import CliRunner, Result
 from graddiv.cli import app
 from graddiv.data import SOURCES
 from graddiv.data import fetch as fetching
-from graddiv.data.dataset import Download, File
+from graddiv.data.dataset import Download
 from graddiv.errors import GradDivError
 from tests.data.loopback import Site, serve
 
@@ -37,7 +37,8 @@ def serve_stl10(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
     """Make 'stl10' a single file of this site."""
     source = replace(
         SOURCES["stl10"],
-        files={"train": (File({"toy/file": MD5}),)},
+        files={"train": ("toy/file",)},
+        md5s={"toy/file": MD5},
         downloads=(Download(f"{url}/file", MD5, "toy/file", len(BODY)),),
     )
     monkeypatch.setitem(SOURCES, "stl10", source)

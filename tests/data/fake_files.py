@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from graddiv.data.dataset import File, Source
+from graddiv.data.dataset import Source
 
 
 def idx(array: np.ndarray) -> bytes:
@@ -49,10 +49,6 @@ def pixels(*shape: int) -> np.ndarray:
 
 def adopt(source: Source, root: Path, train: int, test: int, held_out: int) -> Source:
     """The source, but with these sizes and with the md5 of the files below `root` as the expected ones."""
-
-    def known(file: File) -> File:
-        present = [path for path in file.forms if (root / path).exists()]
-        return File({path: hashlib.md5((root / path).read_bytes()).hexdigest() for path in present} or file.forms)
-
-    files = {part: tuple(map(known, files)) for part, files in source.files.items()}
-    return replace(source, sizes={"train": train, "test": test}, held_out=held_out, files=files)
+    present = [path for path in source.md5s if (root / path).exists()]
+    md5s = {path: hashlib.md5((root / path).read_bytes()).hexdigest() for path in present}
+    return replace(source, sizes={"train": train, "test": test}, held_out=held_out, md5s=md5s)

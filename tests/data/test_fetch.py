@@ -10,8 +10,7 @@ import pytest
 
 from graddiv.data import SOURCES
 from graddiv.data import fetch as fetching
-from graddiv.data.cifar10 import SOURCE as CIFAR10
-from graddiv.data.dataset import Download, File, Source
+from graddiv.data.dataset import Download, Source
 from graddiv.data.fetch import fetch, retrieve, unpack
 from graddiv.errors import GradDivError
 from tests.data.loopback import Site, serve
@@ -168,8 +167,9 @@ def toy(site: Site) -> Callable[[], Source]:
     site.content["/b.tar.gz"] = packed = archive(("toy/b", b"bee"), ("toy/unlabelled", BODY), ("toy/c", b"sea"))
     md5 = {path: hashlib.md5(content).hexdigest() for path, content in [("toy/b", b"bee"), ("toy/c", b"sea")]}
     return lambda: replace(
-        CIFAR10,
-        files={"train": (File({"toy/a": MD5}), *(File({path: md5[path]}) for path in md5))},
+        SOURCES["cifar10"],
+        files={"train": ("toy/a", *md5)},
+        md5s={"toy/a": MD5, **md5},
         downloads=(
             Download(f"{site.url}/file", MD5, "toy/a", len(BODY)),
             Download(f"{site.url}/b.tar.gz", hashlib.md5(packed).hexdigest(), "b.tar.gz", len(packed), tuple(md5)),
@@ -205,8 +205,9 @@ def test_root_that_cannot_be_written(tmp_path: Path, toy: Callable[[], Source]) 
 def test_official_downloads_cover_the_official_files() -> None:
     for name in ("mnist", "cifar10", "stl10"):
         source = SOURCES[name]
-        provided = {path for download in source.downloads for path in download.outputs}
-        assert all(provided & set(file.forms) for file in source.all_files)
+        provided = {path for download in source.downloads for path in download.members or [download.path]}
+        wanted = {file for files in source.files.values() for file in files}
+        assert wanted == {path.removesuffix(".gz") for path in provided}
         assert provided <= set(source.md5s)
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from graddiv.data import SOURCES
 from graddiv.data.files import fetch_root, inspect, locate, md5_of, search_path, verified
-from graddiv.data.mnist import MINI
-from graddiv.data.stl10 import SOURCE as STL10
 from graddiv.errors import GradDivError
 
 
@@ -36,24 +34,24 @@ def put(root: Path, name: str) -> None:
 
 
 def test_first_copy_on_the_path_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file, name = STL10.files["train"][1], "stl10_binary/train_y.bin"
-    assert locate(STL10, file) is None
+    file, name = SOURCES["stl10"].files["train"][1], "stl10_binary/train_y.bin"
+    assert locate(SOURCES["stl10"], file) is None
     put(tmp_path / "b", name)
     put(tmp_path / "c", name)
     monkeypatch.setenv("GRADDIV_DATA", os.pathsep.join(str(tmp_path / folder) for folder in "abc"))
-    copy = locate(STL10, file)
+    copy = locate(SOURCES["stl10"], file)
     assert copy is not None
     assert copy.path == tmp_path / "b" / name
-    assert locate(STL10, file, tmp_path / "a") is None  # a root that is given is the only one
+    assert locate(SOURCES["stl10"], file, tmp_path / "a") is None  # a root that is given is the only one
 
 
 def test_fetch_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert fetch_root(STL10) == tmp_path / "cache" / "graddiv" / "data"
-    assert fetch_root(STL10, tmp_path / "given") == tmp_path / "given"
+    assert fetch_root(SOURCES["stl10"]) == tmp_path / "cache" / "graddiv" / "data"
+    assert fetch_root(SOURCES["stl10"], tmp_path / "given") == tmp_path / "given"
     monkeypatch.setenv("GRADDIV_DATA", os.pathsep.join(["/one", str(tmp_path / "two")]))
-    assert fetch_root(STL10) == Path("/one")
+    assert fetch_root(SOURCES["stl10"]) == Path("/one")
     put(tmp_path / "two", "stl10_binary/test_y.bin")
-    assert fetch_root(STL10) == tmp_path / "two"  # what is there is completed
+    assert fetch_root(SOURCES["stl10"]) == tmp_path / "two"  # what is there is completed
 
 
 def test_unreadable_file(tmp_path: Path) -> None:
@@ -64,7 +62,7 @@ def test_unreadable_file(tmp_path: Path) -> None:
 
 def test_inspect(tmp_path: Path) -> None:
     put(tmp_path, "stl10_binary/train_y.bin")
-    found = {copy.path.name: md5 for copy, md5 in inspect(STL10, tmp_path)}
+    found = {copy.path.name: md5 for copy, md5 in inspect(SOURCES["stl10"], tmp_path)}
     assert found == {
         "train_X.bin": None,
         "train_y.bin": hashlib.md5(b"hello").hexdigest(),
@@ -82,6 +80,6 @@ def test_every_official_file_has_its_md5(official: Callable[[str], None], name: 
 
 
 def test_embedded_file_is_checked_once_and_found_whatever_the_root(tmp_path: Path) -> None:
-    ((copy, md5),) = inspect(MINI, tmp_path)
+    ((copy, md5),) = inspect(SOURCES["mnist-mini"], tmp_path)
     assert copy.md5 == md5
-    assert verified(MINI, MINI.files["test"][0], tmp_path) == copy.path
+    assert verified(SOURCES["mnist-mini"], SOURCES["mnist-mini"].files["test"][0], tmp_path) == copy.path

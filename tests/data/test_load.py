@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from graddiv.data import SOURCES, SPLITS, Dataset, load, status
-from graddiv.data.mnist import SOURCE as MNIST
 from graddiv.errors import GradDivError
 from tests.data.fake_files import adopt, idx, pixels, write
 
@@ -20,7 +19,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write(raw / "train-labels-idx1-ubyte.gz", idx(LABELS))
     write(raw / "t10k-images-idx3-ubyte", idx(pixels(5, 28, 28)))
     write(raw / "t10k-labels-idx1-ubyte", idx(LABELS[:5]))
-    monkeypatch.setitem(SOURCES, "mnist", adopt(MNIST, raw.parents[1], train=20, test=5, held_out=3))
+    monkeypatch.setitem(SOURCES, "mnist", adopt(SOURCES["mnist"], raw.parents[1], train=20, test=5, held_out=3))
     return raw.parents[1]
 
 

@@ -5,18 +5,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 
 from graddiv import store
-from graddiv.data import cifar10, mnist
 from graddiv.recipes import recipe
 from graddiv.records import Record, as_rows, table
 from graddiv.report.comparison import load_run
 from graddiv.report.plan import Plan, PlannedItem, PlannedRun
 from graddiv.runs import CHECKLIST, Log, Run, TrainingPosition, load_state, network_part
 from graddiv.training.start import moments_of, restore_moments
-from tests.data.fake_files import cifar_batch, idx
 from tests.fake_records import arrays, attack_record, description
 from tests.training.helpers import tiny
 
@@ -152,14 +149,4 @@ SUBJECTS: dict[str, Subject] = {
     "recipe.toml": Subject(lambda path: store.write(path, EXPERIMENT.to_toml().encode()), _recipe, ANYTHING),
     "plan.json": Subject(_plan, _read_plan, ANYTHING),
     "checklist.json": Subject(_checklist, _read_checklist, ANYTHING),
-    "MNIST": Subject(
-        lambda path: store.write(path, idx(np.zeros((4, 28, 28), np.uint8))),
-        lambda path: mnist.read_idx(path, (4, 28, 28)),
-        ANYTHING,
-    ),
-    "CIFAR-10": Subject(
-        lambda path: store.write(path, cifar_batch(b"t", [1, 2], np.zeros((2, 3072), np.uint8))),
-        lambda path: cifar10.read_batch(path, "t", 2),
-        ANYTHING,
-    ),
 }
