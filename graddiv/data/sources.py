@@ -55,8 +55,11 @@ def read_cifar10(part: Part, paths: Sequence[Path]) -> Arrays:
     """Read the batch files of a part into one array."""
     batches = []
     for path in paths:
-        with path.open("rb") as stream:
-            batches.append(Unpickler(stream, encoding="bytes").load())
+        try:
+            with path.open("rb") as stream:
+                batches.append(Unpickler(stream, encoding="bytes").load())
+        except GradDivError as error:
+            raise GradDivError(f"{path}: {error}") from None
     images = np.concatenate([batch[b"data"] for batch in batches]).reshape(-1, 3, 32, 32)
     return numbered(images, np.concatenate([batch[b"labels"] for batch in batches]))
 
