@@ -22,14 +22,7 @@ PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox"
 
 @command
 def doctor(run: Path | None = None, /, *, list_peers: bool = False, selfcheck: bool = False, machine: Machine) -> None:
-    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory.
-
-    run: A run, or any directory with runs, records or reports: say whether its files are as they were written, and exit
-        with 1 if one is not.
-    list_peers: Also list the libraries that tests compare with.
-    selfcheck: Also attack and measure two networks that come with the package, for about a minute, and say whether what
-        is found lies in the expected ranges; exits with 1 if it does not.
-    """
+    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory."""
     if run is not None:
         if not _is_intact(run):
             suggest("restore what is damaged from a copy, or delete it and run the command that made it again")
@@ -163,12 +156,7 @@ def _read_checkpoint(path: Path) -> None:
 
 @command
 def data(action: str = "list", name: str = "", /, *, machine: Machine) -> None:
-    """List, verify and fetch the data sets.
-
-    action: list: shape, sizes, and where each was found or the command that gets it. verify: compare the md5 of each
-        official file, and exit with 1 if one is wrong or missing. fetch: download; one that was cut resumes.
-    name: One data set; list and verify take all if none is named.
-    """
+    """List, verify and fetch the data sets."""
     actions = {"list": _list, "verify": _verify, "fetch": _fetch}
     if action not in actions:
         raise unknown("action", action, actions)
