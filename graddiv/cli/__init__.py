@@ -75,19 +75,12 @@ for function in (
     app.command(cls=attack.MeasureCommand if function is attack.measure else None)(function)
 
 
-def _print_version(wanted: bool | None) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Train, attack and honestly measure randomized neural networks."""
+    if version:
         typer.echo(f"graddiv {__version__}")
         raise typer.Exit
-
-
-@app.callback(help="Train, attack and honestly measure randomized neural networks.")
-def _options(
-    version: Annotated[
-        bool | None, typer.Option("--version", help="Print the version and stop.", callback=_print_version)
-    ] = None,
-) -> None:
-    pass
 
 
 def share_cores() -> None:
@@ -127,10 +120,7 @@ def _complain(sentence: str, code: int = 2) -> None:
 
 
 def _prepare_output() -> None:
-    """Print each line when it is written, also into a pipe; beyond ASCII as the locale has it, in UTF-8 or as "?".
-
-    Of the processes that torchrun started, one prints.
-    """
+    """Print each line at once, also into a pipe and in any locale; of the processes of torchrun, one prints."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             if codecs.lookup(stream.encoding).name == "ascii":

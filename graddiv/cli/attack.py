@@ -1,6 +1,7 @@
 """`graddiv attack` and `graddiv measure`: what there is to know of a trained run."""
 
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -42,18 +43,14 @@ class Attacks:
         for name in ("n", "restarts"):
             if not words(getattr(self, name)):
                 raise GradDivError(f"--{name} has no value, expected a number such as 10, or several such as 1,5,10")
-        own: list[Attack] = []
-        others: list[Attack] = []
         steps: list[int | None] = [*whole_numbers(self.m)] or [None]
-        for m in steps:
-            for restarts in whole_numbers(self.restarts):
-                own += [replace(attack, restarts=restarts) for attack in suite(self.suite, words(self.attacks), m)]
-            others += peers(self.peers, self.suite, m)
-        others = [replace(attack, geometry=geometry) for attack in others]
+        settings = list(product(steps, whole_numbers(self.restarts)))
+        own = [replace(a, restarts=r) for m, r in settings for a in suite(self.suite, words(self.attacks), m)]
+        others: list[Attack] = [replace(a, geometry=geometry) for m in steps for a in peers(self.peers, self.suite, m)]
         if self.attacks:
             return [replace(attack, geometry=geometry) for attack in own], others
         made = with_geometry(own, geometry)
-        for name in dict.fromkeys(attack.name for attack in own if attack.name not in {each.name for each in made}):
+        for name in sorted({attack.name for attack in own} - {attack.name for attack in made}):
             typer.echo(f"{name} is left out: it is not made for the norm {geometry.name}", err=True)
         return made, others
 
@@ -144,12 +141,10 @@ def measure(
         out = evaluation.out or run / "records-quick"
         evaluation = replace(evaluation, examples=evaluation.examples or 100, out=out)
     with machine.process() as process, evaluation.of(run, process, machine) as (target, radii, session):
-        every = [
-            e for e in MEASUREMENTS.values() if norm in e.norms and (target.random or not e.of_random_networks_only)
-        ]
-        budget = Budget(gradients=gradients, models=k, m=m, norm=norm)
-        chosen = asked if names else every
-        jobs = [job for each in chosen for radius in radii for job in each.jobs(target, radius, budget)]
+        budget, known = Budget(gradients=gradients, models=k, m=m, norm=norm), MEASUREMENTS.values()
+        every = [e for e in known if norm in e.norms and (target.random or not e.of_random_networks_only)]
+        chosen = product(asked if names else every, radii)
+        jobs = [job for each, radius in chosen for job in each.jobs(target, radius, budget)]
         different = list({job.file: job for job in jobs}.values())  # some do not depend on the radius
         records, verdicts = session.run(different), []
         if checked:

@@ -78,8 +78,7 @@ def board(
     found = score(directory, load_model(model), images, who=who, attack=attack)
     if not found["same_network"]:
         typer.echo("the parameters are not those that the card was made with")
-    typer.echo(f"ensemble: {found['now']}")
-    typer.echo(f"on the card: {found['before']}")
+    typer.echo(f"ensemble: {found['now']}\non the card: {found['before']}")
     typer.echo(f"per draw: {100 * found['per_draw'].mean:.1f} %")
     if images is not None:
         typer.echo("the card is lowered" if found["lowered"] else "the card stays as it is")

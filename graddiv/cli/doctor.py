@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -51,25 +52,20 @@ def _print_machine(peers: bool) -> None:
 
     from graddiv.distributed import accelerator
 
-    missing = {package: f"missing; get it with 'pip install {package}'" for package in REQUIRED}
-    missing |= {p: f"missing; get it with 'pip install graddiv[{extra}]'" for extra, ps in EXTRAS.items() for p in ps}
+    packages = {package: f"missing; get it with 'pip install {package}'" for package in REQUIRED}
+    packages |= {p: f"missing; get it with 'pip install graddiv[{extra}]'" for extra, ps in EXTRAS.items() for p in ps}
     if peers:
-        missing |= {p: f"missing, only tests use it; 'pip install --no-deps {p}'" for p in PEERS}
+        packages |= {p: f"missing, only tests use it; 'pip install --no-deps {p}'" for p in PEERS}
     python = f"{platform.python_version()} on {platform.platform(terse=True)}"
-    found = {package: _installed(package) or hint for package, hint in missing.items()}
-    _section("software", {"graddiv": __version__, "python": python, **found})
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            packages[package] = version(package)
+    _section("software", {"graddiv": __version__, "python": python, **packages})
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = f"{torch.get_num_threads()} used by torch of {cores} cores (set OMP_NUM_THREADS to change it)"
     device = ", ".join(devices) or str(accelerator() or "CPU only: torch sees no accelerator")
     _section("machine", {"device": device, "threads": threads, "memory": _memory()})
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _memory() -> str:
@@ -81,16 +77,15 @@ def _memory() -> str:
 
 def _selfcheck(device: str | None) -> bool:
     """Print each check as it is made; whether all of them passed."""
-    from graddiv.distributed import join_processes
+    from graddiv.distributed import chosen_device
     from graddiv.paper.shipped import selfcheck
 
     _section("selfcheck", {})
     passed = True
-    with join_processes(device) as process:
-        for check in selfcheck(process.device):
-            verdict = "ok" if check.passed else "NOT AS EXPECTED"
-            typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
-            passed &= check.passed
+    for check in selfcheck(chosen_device(device)):
+        verdict = "ok" if check.passed else "NOT AS EXPECTED"
+        typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
+        passed &= check.passed
     return passed
 
 

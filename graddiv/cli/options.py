@@ -143,24 +143,8 @@ class Evaluation:
 COMPLETED = {"recipe": "recipes.names", "scale": "recipes.SCALES", "target": "paper.entries.targets"}
 """Parameters that the shell completes, and where the names are, imported when the shell asks."""
 
-NAMES = {
-    "n": ("--n", "--models"),
-    "gradients": ("--n", "--gradients"),
-    "m": ("--m", "--iterations"),
-    "overrides": ("--set",),
-    "peers": ("--with",),
-    "list_peers": ("--peers",),
-    "start": ("--from",),
-    "list_": ("--list",),
-    "as_csv": ("--csv",),
-    "networks": ("--networks/--no-networks",),
-}
-"""Options that are not called as their parameter is."""
-
-METAVARS = {"overrides": "KEY=VALUE", "about": "KEY=VALUE", "peers": "LIBRARY", "storage": "URL"}
-
 HELP = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
-"""What is said of each parameter, by the function or dataclass that has it."""
+"""What is said of each parameter, by the function or dataclass that has it; and other names of options."""
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
@@ -196,11 +180,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def _declared(owner: Any, name: str, default: Any, *, is_argument: bool = False) -> inspect.Parameter:
     """A parameter of a function, or a field of a dataclass, as an argument or option of typer's."""
-    metavar = METAVARS.get(name, name.upper() if is_argument else None)
+    metavar = HELP["metavars"].get(name, name.upper() if is_argument else None)
     shown: dict[str, Any] = {"help": HELP[owner.__name__.lower()][name], "metavar": metavar}
     if name in COMPLETED:
         shown["autocompletion"] = lambda incomplete: _beginning(incomplete, COMPLETED[name])
-    flags = NAMES.get(name, (f"--{name.replace('_', '-')}",))
+    flags = HELP["names"].get(name, [f"--{name.replace('_', '-')}"])
     declared = typer.Argument(**shown) if is_argument else typer.Option(*flags, **shown)
     annotation = Annotated[get_type_hints(owner)[name], declared]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

@@ -64,7 +64,10 @@ def reproduce(
             raise missing
         if leads():
             claim(directory, about, force)
-        _carry_out(runner, tasks)
+        for i, task in enumerate(tasks, 1):
+            typer.echo(f"[{i}/{len(tasks)}] {task.label}")
+            with Bar(stderr=task.need is not None) as bar:
+                runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)], progress=bar)
     if leads():
         page, tables = render(plan, directory, PaperValues)
         for made in tables:
@@ -95,29 +98,17 @@ def _print_plan(runner: "TaskRunner", tasks: "list[Task]", directory: Path) -> G
     """Print each task with its time; where its data set is missing, return the error that says how to get it."""
     from graddiv.experiment import duration
 
-    left: list[float | None] = []
-    missing = None
+    left, unknown, missing = 0.0, 0, None
     for task in tasks:
         try:
-            left.append(runner.seconds(task))
+            seconds = runner.seconds(task)
+            left, time = left + seconds, duration(seconds) if seconds else "done"
         except GradDivError as error:
-            left.append(None)
-            missing = error
-    for task, seconds in zip(tasks, left, strict=True):
-        time = "?" if seconds is None else duration(seconds) if seconds else "done"
+            unknown, time, missing = unknown + 1, "?", error
         typer.echo(f"  {time:>8}  {task.label}")
-    unknown = left.count(None)
-    rest = f", a partial total: the data of {unknown} of {len(left)} tasks is missing" if unknown else ""
-    typer.echo(f"about {duration(sum(filter(None, left)))} on this machine{rest}; the report goes to {directory}")
+    rest = f", a partial total: the data of {unknown} of {len(tasks)} tasks is missing" if unknown else ""
+    typer.echo(f"about {duration(left)} on this machine{rest}; the report goes to {directory}")
     return missing
-
-
-def _carry_out(runner: "TaskRunner", tasks: "list[Task]") -> None:
-    """Train and measure what is missing."""
-    for i, task in enumerate(tasks, 1):
-        typer.echo(f"[{i}/{len(tasks)}] {task.label}")
-        with Bar(stderr=task.need is not None) as bar:
-            runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)], progress=bar)
 
 
 def _list() -> None:

@@ -9,20 +9,8 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from graddiv.records import (
-    ALL_TOTAL,
-    PAPER_ROWS,
-    PAPERS_TOTAL,
-    AttackRecord,
-    Record,
-    Row,
-    Summary,
-    TotalRecord,
-    by_value,
-    curve,
-    summary,
-    table,
-)  # fmt: skip
+from graddiv.records import AttackRecord, Record, Row, Summary, TotalRecord, by_value, curve, summary, table
+from graddiv.records.statistics import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
 
 if TYPE_CHECKING:
     from graddiv.evaluation.inspection import Item

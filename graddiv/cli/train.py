@@ -30,15 +30,12 @@ def train(
     """
     experiment = training.experiment(recipe, start)
     directory = out or Path("runs") / experiment.run_name
-    from graddiv.performance import keep_memory
     from graddiv.recipes import title
     from graddiv.runs import Run
     from graddiv.training import train as run
 
-    _check_data(experiment, machine)
-    keep_memory()
     about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
-    typer.echo(f"{about}: about {_training_time(experiment, machine.device)} on this machine")
+    typer.echo(f"{about}: about {_prepare(experiment, machine)} on this machine")
     typer.echo(f"run directory: {directory}")
     with Bar(stderr=False) as bar:
         listeners = [shown(bar, experiment.method)]
@@ -66,16 +63,13 @@ def tune(
     experiment = training.experiment(recipe)
     from graddiv import tuning
     from graddiv.cli.show import print_rows
-    from graddiv.performance import keep_memory
     from graddiv.recipes import LAMBDAS, radius
 
-    keep_memory()
     among = tuple(words(regularizers)) or (tuning.own_regularizer(experiment),)
     search = tuning.Search(among, tuple(numbers(lambdas)) or LAMBDAS, sampler, trials)
     judge = tuning.Judge(number(epsilon) if epsilon else radius(experiment), n, m, examples)
     directory = out or Path("runs") / f"tune-{experiment.run_name}"
-    _check_data(experiment, machine)
-    each = _training_time(experiment, machine.device)
+    each = _prepare(experiment, machine)
     typer.echo(f"{search.size} trials, each about {each} on this machine, in {directory}")
     with Bar(stderr=False) as bar:
         results = tuning.tune(
@@ -108,13 +102,17 @@ def _check_data(experiment: "Experiment", machine: Machine) -> None:
         )
 
 
-def _training_time(experiment: "Experiment", device: str | None) -> str:
-    """How long training takes here, about; its network is tried for two seconds."""
+def _prepare(experiment: "Experiment", machine: Machine) -> str:
+    """Check that the data set is here; return about how long training takes, its network is tried for two seconds."""
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration, training_seconds
+    from graddiv.performance import keep_memory
 
+    _check_data(experiment, machine)
+    keep_memory()
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    return duration(training_seconds(experiment, str(chosen_device(device))) / processes)
+    seconds = training_seconds(experiment, str(chosen_device(machine.device))) if leads() else 0.0
+    return duration(seconds / processes)
 
 
 @command
