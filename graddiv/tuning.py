@@ -1,4 +1,4 @@
-"""Cross-validation of lambda and of the regularizer: under EOT-PGD on the validation split, never on test data."""
+"""Cross-validation of lambda and the regularizer, on validation data only.  In the paper: docs/equations.md."""
 
 import hashlib
 import json
