@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from graddiv import moved
 
 __version__ = "0.1.0"
-moved.install()
 
 if TYPE_CHECKING:
     from graddiv import attacks as attacks

@@ -79,10 +79,7 @@ ALONE = Process(0, 1, torch.device("cpu"))  #: The only process, on the CPU.
 
 @contextmanager
 def join_processes(device: str | None = None) -> Iterator[Process]:
-    """Join the processes that torchrun started, on a device by name, by default the GPU if there is one.
-
-    Without torchrun this process is the only one.
-    """
+    """Join the processes that torchrun started, or be the only one; by default on the GPU if there is one."""
     size, local = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("LOCAL_RANK", "0"))
     where = chosen_device(device, local)
     if size == 1:
@@ -109,9 +106,8 @@ def join_processes(device: str | None = None) -> Iterator[Process]:
 
 def _stored_as(parameter: Tensor, gradient: Tensor) -> Tensor:
     """Return the gradient in the parameter's strides, as DDP expects; those of dimensions of length 1 may differ."""
-    if gradient.stride() == parameter.stride():
-        return gradient
-    return torch.empty_like(parameter).copy_(gradient)
+    same = gradient.stride() == parameter.stride()
+    return gradient if same else torch.empty_like(parameter).copy_(gradient)
 
 
 def accelerator() -> torch.device | None:

@@ -52,9 +52,7 @@ def _warn(old: str, new: str) -> None:
 class _Finder(MetaPathFinder, Loader):
     """Finds a module of the old name as an empty one that passes every name on to the new place."""
 
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(self, fullname: str, *_: object) -> ModuleSpec | None:
         return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
@@ -64,7 +62,4 @@ class _Finder(MetaPathFinder, Loader):
         module.__getattr__ = names_moved_from(old, MOVED[old].split())  # type: ignore[method-assign]
 
 
-def install() -> None:
-    """Let the old names be imported."""
-    if not any(type(finder).__name__ == _Finder.__name__ for finder in sys.meta_path):
-        sys.meta_path.append(_Finder())
+sys.meta_path.append(_Finder())

@@ -11,15 +11,11 @@ TensorOrModule = TypeVar("TensorOrModule", Tensor, nn.Module)
 
 
 def channels_last(what: TensorOrModule) -> TensorOrModule:
-    """Return images (b c h w), or convert a module in place, to the memory format in which convolutions are fastest.
-
-    Values do not change.  Images of one channel fit both formats; torch then takes the slower one, unless their
-    strides say otherwise, so they are viewed with strides that do.
-    """
+    """Return images (b c h w), or a module changed in place, in the memory format in which convolutions are fastest."""
     if isinstance(what, nn.Module):
         return cast(TensorOrModule, what.to(memory_format=torch.channels_last))  # type: ignore[call-overload]
     if what.dim() == 4 and what.shape[1] == 1 and what.is_contiguous():
-        _, _, h, w = what.shape
+        _, _, h, w = what.shape  # one channel fits both formats, and torch takes the slower one unless strides differ
         return what.as_strided(what.shape, (h * w, 1, w, 1))
     return what.contiguous(memory_format=torch.channels_last) if what.dim() == 4 else what
 
@@ -27,8 +23,7 @@ def channels_last(what: TensorOrModule) -> TensorOrModule:
 def keep_memory() -> bool:
     """Let malloc keep freed pages for this process instead of returning them; return whether that worked.
 
-    Activations are megabytes, which glibc otherwise gives back to the system and fetches again, page by page, in
-    every pass.  Only glibc (Linux) is asked; elsewhere this does nothing.
+    Otherwise glibc fetches the megabytes of activations page by page in every pass.  Elsewhere this does nothing.
     """
     if not sys.platform.startswith("linux"):
         return False

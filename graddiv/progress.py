@@ -14,6 +14,7 @@ Progress = Callable[[float, float, str], None]  #: Callback (done, total, label)
 #: `epoch`, after each epoch.
 Listener = Callable[[int, int, Mapping[str, float], int | None], None]
 PLAIN_EVERY = 30.0  #: Seconds between two lines where there is no terminal.
+HOUR = 3600.0  #: Seconds of the past by which the time left is estimated: a single step may take minutes.
 
 
 def silent(done: float, total: float, label: str) -> None:
@@ -26,7 +27,7 @@ def leads() -> bool:
 
 
 class Bar:
-    """A `Progress` that shows a bar with the time left on a terminal, and a line every half minute elsewhere."""
+    """A `Progress`: on a terminal a bar with the time left, elsewhere a line every half minute."""
 
     def __init__(self, console: Any = None, *, stderr: bool = True) -> None:
         require("cli")
@@ -36,11 +37,10 @@ class Bar:
         from rich.text import Text
 
         self.console = console or Console(stderr=stderr, quiet=not leads())
-        self._spoken, self._first, self._last = time.monotonic(), 0.0, float("inf")
-        label = rich.TextColumn("{task.description:<16}")
-        columns = (label, rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeRemainingColumn())
-        self._bar, self._values = rich.Progress(*columns), Text()
-        self._task = self._bar.add_task("", total=None)
+        self._spoken, self._left, self._values = time.monotonic(), rich.TimeRemainingColumn(), Text()
+        columns = rich.TextColumn("{task.description:<16}"), rich.BarColumn(), rich.TaskProgressColumn(), self._left
+        self._bar = rich.Progress(*columns, get_time=time.monotonic, speed_estimate_period=HOUR)
+        self._bar.add_task("", total=None)
         shown = self.console.is_terminal and not self.console.quiet
         self._live = Live(Group(self._bar, self._values), console=self.console, transient=True) if shown else None
 
@@ -55,17 +55,14 @@ class Bar:
 
     def __call__(self, done: float | int, total: float | int, label: str, values: str = "") -> None:
         """Show how much is done; `values` stands below the bar."""
-        now = time.monotonic()
-        if done < self._last:  # work begins, or other work does
-            self._first, self._begun = done, now
-            self._bar.reset(self._task, total=total)
-        self._last = done
+        (task,) = self._bar.tasks
+        if done < task.completed:  # other work begins
+            self._bar.reset(task.id)
         self._values.plain = values
-        self._bar.update(self._task, completed=done, total=total, description=label)
-        if self._live is None and now - self._spoken > PLAIN_EVERY and done > self._first:
-            left = round((now - self._begun) / (done - self._first) * (total - done))
-            clock = f"{left // 3600}:{left // 60 % 60:02d}:{left % 60:02d}"
-            self.say(f"{label}: {done / total:.0%} done, {clock} left" + (f", {values}" if values else ""))
+        self._bar.update(task.id, completed=done, total=total, description=label)
+        if self._live is None and task.speed and time.monotonic() - self._spoken > PLAIN_EVERY:
+            left = self._left.render(task)
+            self.say(f"{label}: {done / total:.0%} done, {left} left" + (f", {values}" if values else ""))
 
     def say(self, line: str) -> None:
         """Print a line above the bar."""

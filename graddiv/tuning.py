@@ -1,7 +1,4 @@
-"""Cross-validation of lambda and of the regularizer: under EOT-PGD on the validation split, never on test data.
-
-In the paper: docs/equations.md.
-"""
+"""Cross-validation of lambda and the regularizer, on validation data only.  In the paper: docs/equations.md."""
 
 import hashlib
 import json
@@ -10,9 +7,10 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
-from itertools import cycle
+from itertools import cycle, product
+from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from graddiv import store
 from graddiv.attacks.pgd import eot_pgd_accuracy
@@ -30,14 +28,10 @@ from graddiv.training import train
 from graddiv.training.loop import DivergedError
 
 if TYPE_CHECKING:
-    from optuna import Study
-    from optuna.distributions import BaseDistribution
-    from optuna.storages import RDBStorage
     from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["Judge", "Result", "Search", "own_regularizer", "tune", "write"]
 
-MOST = 1000.0  #: Every lambda is smaller.
 BATCH = 250  #: Examples that are attacked at once.
 SAMPLERS = ("grid", "tpe", "random")
 OWNED = ".trial"  #: The lock of a trial's run directory: from before its training until its result is known.
@@ -62,23 +56,13 @@ class Search:
         if not self.regularizers or not self.lambdas:
             raise GradDivError("there is nothing to try: expected at least one regularizer and one lambda")
         for lam in self.lambdas:
-            if not MOST > lam > 0:
-                raise GradDivError(f"a lambda is {lam}, expected a number above 0 and below {MOST:.0f}")
+            if not inf > lam > 0:
+                raise GradDivError(f"a lambda is {lam}, expected a number above 0")
 
     @property
     def size(self) -> int:
         """The number of trials."""
         return len(self.regularizers) * len(self.lambdas) if self.sampler == "grid" else self.trials
-
-    @property
-    def space(self) -> "dict[str, BaseDistribution]":
-        """The points among which Optuna chooses; in a study of grids, also those that are asked for later."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-        if self.sampler == "grid":
-            return {"regularizer": CategoricalDistribution(tuple(REGULARIZERS)), "lam": FloatDistribution(0.0, MOST)}
-        lam = FloatDistribution(min(self.lambdas), max(self.lambdas), log=True)
-        return {"regularizer": CategoricalDistribution(self.regularizers), "lam": lam}
 
 
 @dataclass(frozen=True)
@@ -121,17 +105,10 @@ def tune(
     experiment: Experiment, out: Path, search: Search, judge: Judge, *, storage: str | None = None,
     data_root: str | None = None, device: str | None = None, listener: Callable[[str], Listener] | None = None,
 ) -> list[Result]:  # fmt: skip
-    """Train and judge every trial that is left; return the results of all, the best one first.
+    """Train and judge every trial that is left, each in a run directory below `out`; return all results, best first.
 
-    Each trial is an ordinary run directory below `out`.  The list of trials is an Optuna study: a file in `out`, or
-    `storage`, from which several machines may take trials.  Killed at any moment, the same call resumes; a trial that
-    was being trained is resumed, too.
-
-    search, judge: what is tried, and the attack on validation data by which it is compared.
-    storage: an Optuna URL; by default a file in `out`, which processes of one machine may share.
-    data_root: the folder of the official data files; by default the usual places are searched.
-    device: such as "cpu" or "cuda:1"; by default CUDA if there is any.
-    listener: returns the training listener of the trial of this name.
+    Killed at any moment, the same call resumes, also the trial that was being trained.  `storage` is the URL of an
+    Optuna study from which several machines take trials; by default it is a file in `out`.
     """
     own_regularizer(experiment)
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
@@ -149,66 +126,73 @@ def tune(
         with queue.next() as trial:
             if trial is None:
                 return queue.results()
-            regularizer, lam = trial.params["regularizer"], trial.params["lam"]
-            name, tried = trial_name(regularizer, lam), experiment.with_graddiv(regularizer=regularizer, lam=lam)
-            listeners = [listener(name)] if listener is not None else []
+            (regularizer, lam), directory = point_of(trial), queue.directory(trial)
+            tried = experiment.with_graddiv(regularizer=regularizer, lam=lam)
+            listeners = [listener(directory.name)] if listener is not None else []
             try:
-                F = train(tried, out / name, data_root=data_root, device=device, listeners=listeners)
+                F = train(tried, directory, data_root=data_root, device=device, listeners=listeners)
             except DivergedError as error:
                 queue.tell(trial, diverged=str(error))
                 continue
             clean, robust = judge(F, data, experiment.seed)
-            queue.tell(trial, clean=clean, robust=robust, rho=Run(out / name).epochs[-1].get("rho"))
-
-
-def trial_name(regularizer: str, lam: float) -> str:
-    """The name of a trial's run directory."""
-    return f"{regularizer}-{lam:.6g}"
+            queue.tell(trial, clean=clean, robust=robust, rho=Run(directory).epochs[-1].get("rho"))
 
 
 class Queue:
-    """The trials as an Optuna study, which several processes may share; a point is (regularizer, lambda)."""
+    """The trials as an Optuna study, which several processes may share.
+
+    A trial is RUNNING from its choice on.  It is abandoned if nobody holds the lock of its run directory.  One that
+    diverged is PRUNED, and one that FAILed counts as never chosen.
+    """
 
     def __init__(self, experiment: Experiment, out: Path, search: Search, judge: Judge, storage: str | None) -> None:
-        self.out, self.search, self.alone = out, search, storage is None
-        self.url = storage or f"sqlite:///{(out / 'study.db').resolve()}"
+        import optuna
+        from sqlalchemy.pool import NullPool
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.out, self.search, self.shared = out, search, storage is not None
+        self.url, name = storage or f"sqlite:///{(out / 'study.db').resolve()}", _study_name(experiment, search, judge)
         with self._alone():
-            self.study = _study(self.url, _study_name(experiment, search, judge), search)
-            known = {_point(trial) for trial in self._trials()}
-            for point in ((r, lam) for r in search.regularizers for lam in search.lambdas):
-                if search.sampler == "grid" and point not in known:
-                    self._enqueue(point)
+            # connections are closed after use: Python 3.13 warns of open ones
+            database = optuna.storages.RDBStorage(self.url, engine_kwargs={"poolclass": NullPool})
+            self.study = optuna.create_study(
+                storage=database, study_name=name, direction="maximize", load_if_exists=True
+            )
+            # another seed each time: the same one would suggest the same points to every process
+            seed = fold(len(self.study.trials), *search.regularizers) % 2**32
+        sampler = optuna.samplers.TPESampler if search.sampler == "tpe" else optuna.samplers.RandomSampler
+        self.study.sampler = sampler(seed=seed)
 
     @contextmanager
     def next(self) -> "Iterator[Trial | None]":
         """A trial for this process to do, and for no other as long as the context lasts."""
         with ExitStack() as stack:
             with self._alone():  # a trial that runs and that nobody owns would be taken for abandoned
-                self._take_up_abandoned()
-                trial = self._ask()
+                trial = self._abandoned() or self._new()
                 if trial is not None:
-                    directory = self.out / trial_name(trial.params["regularizer"], trial.params["lam"])
-                    store.make_directory(directory)
-                    stack.enter_context(store.file_lock(directory / OWNED))
+                    store.make_directory(self.directory(trial))
+                    stack.enter_context(store.file_lock(self.directory(trial) / OWNED))
             yield trial
 
     def tell(self, trial: "Trial", **values: float | str | None) -> None:
-        """Keep the values of a trial; one that diverged would do so again, and failed."""
+        """Keep the values of a trial; one without the value `robust` diverged, and would do so again."""
         from optuna.trial import TrialState
 
         with _storage_errors(self.url):
             for key, value in values.items():
                 trial.set_user_attr(key, value)
-            failed = "diverged" in values
-            self.study.tell(trial, None if failed else values["robust"], TrialState.FAIL if failed else None)  # type: ignore[arg-type]
+            ended = {"values": values["robust"]} if "robust" in values else {"state": TrialState.PRUNED}
+            self.study.tell(trial, **ended)
 
     def results(self) -> list[Result]:
         """One for each point that was tried to its end, the best first."""
-        found = {}
-        for trial in self._trials():
-            if trial.state.is_finished() and (point := _point(trial)) is not None:
-                found[point] = Result(*point, *map(trial.user_attrs.get, VALUES))
-        return sorted(found.values(), key=_rank)
+        ended = {point_of(trial): trial.user_attrs for trial in self._trials("COMPLETE", "PRUNED")}
+        return sorted((Result(*point, *map(values.get, VALUES)) for point, values in ended.items()), key=_rank)
+
+    def directory(self, trial: "Trial | FrozenTrial") -> Path:
+        """The run directory of a trial."""
+        regularizer, lam = point_of(trial)
+        return self.out / f"{regularizer}-{lam:.6g}"
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -216,50 +200,43 @@ class Queue:
         with store.file_lock(self.out / ".queue", wait=True), _storage_errors(self.url):
             yield
 
-    def _ask(self) -> "Trial | None":
-        from optuna.trial import TrialState
-
-        while True:
-            trials, grid = self._trials(), self.search.sampler == "grid"
-            waiting = any(trial.state is TrialState.WAITING for trial in trials)
-            if not waiting and (grid or len(trials) >= self.search.trials):
-                return None
-            trial = self.study.ask(self.search.space)
-            if not grid or trial.user_attrs:
-                return trial
-            self.study.tell(trial, state=TrialState.FAIL)  # another machine took the last one that waited
-
-    def _trials(self) -> "list[FrozenTrial]":
-        """All trials but those that failed for a reason other than their settings."""
-        from optuna.trial import TrialState
-
+    def _trials(self, *states: str) -> "list[FrozenTrial]":
+        """The trials in these states whose point is known: a process may die before it has told it."""
         trials = self.study.get_trials(deepcopy=False)
-        return [trial for trial in trials if trial.state is not TrialState.FAIL or "diverged" in trial.user_attrs]
+        return [trial for trial in trials if trial.state.name in states and None not in point_of(trial)]
 
-    def _take_up_abandoned(self) -> None:
-        """Put the points of processes that died back into the queue; their run directories resume from there.
+    def _abandoned(self) -> "Trial | None":
+        """A trial of a process that died; one without a directory here is another machine's, if there are others."""
+        import optuna
 
-        A living process holds the lock of its trial.  Without a storage of several machines, a directory that is not
-        here was never made.
-        """
+        for trial in self._trials("RUNNING"):
+            directory = self.directory(trial)
+            if (self.shared and not directory.exists()) or store.is_locked(directory, OWNED):
+                continue
+            if self.study.trials[trial.number].state.name == "RUNNING":  # it may have ended in the meantime
+                return optuna.trial.Trial(self.study, trial._trial_id)
+        return None
+
+    def _new(self) -> "Trial | None":
+        """A trial that nobody has begun, if one is left."""
+        from optuna.distributions import CategoricalDistribution, FloatDistribution
         from optuna.trial import TrialState
 
-        for trial in self._trials():
-            if trial.state is not TrialState.RUNNING:
-                continue
-            point = _point(trial)
-            directory = None if point is None else self.out / trial_name(*point)
-            here = directory is not None and directory.exists()
-            owned = directory is not None and here and store.is_locked(directory, OWNED)
-            if (here or self.alone) and not owned:
-                now = self.study.tell(trial.number, state=TrialState.FAIL, skip_if_finished=True)
-                ended = now.state is not TrialState.FAIL or "diverged" in now.user_attrs  # since the list was read
-                if point is not None and not ended:
-                    self._enqueue(point)
-
-    def _enqueue(self, point: tuple[str, float]) -> None:
-        planned = dict(zip(("regularizer", "lam"), point, strict=True))
-        self.study.enqueue_trial(planned, user_attrs=planned)
+        search, begun = self.search, ("RUNNING", "COMPLETE", "PRUNED")
+        if search.sampler != "grid":
+            lam = FloatDistribution(min(search.lambdas), max(search.lambdas), log=True)
+            space = {"regularizer": CategoricalDistribution(search.regularizers), "lam": lam}
+            return self.study.ask(space) if len(self._trials(*begun)) < search.trials else None
+        while True:
+            taken = [point_of(trial) for trial in self._trials(*begun)]
+            left = [point for point in product(search.regularizers, search.lambdas) if point not in taken]
+            if not left:
+                return None
+            self.study.enqueue_trial({}, user_attrs={"regularizer": left[0][0], "lam": left[0][1]})
+            trial = self.study.ask()
+            if [t.number for t in self._trials(*begun) if point_of(t) == point_of(trial)][:1] == [trial.number]:
+                return trial
+            self.study.tell(trial, state=TrialState.FAIL)  # another machine was faster
 
 
 def _rank(r: Result) -> tuple[object, ...]:
@@ -267,29 +244,10 @@ def _rank(r: Result) -> tuple[object, ...]:
     return r.robust is None, -(r.robust or 0.0), -(r.clean or 0.0), r.lam, r.regularizer
 
 
-def _point(trial: "FrozenTrial") -> tuple[str, float] | None:
+def point_of(trial: "Trial | FrozenTrial") -> tuple[Any, Any]:
+    """Regularizer and lambda: a sampler keeps them as parameters, a grid as attributes."""
     known = {**trial.user_attrs, **trial.params}
-    return (known["regularizer"], known["lam"]) if "lam" in known and "regularizer" in known else None
-
-
-def storage_of(url: str) -> "RDBStorage":
-    """The storage of studies; it closes each connection after use, since Python 3.13 warns of open ones."""
-    import optuna
-    from sqlalchemy.pool import NullPool
-
-    return optuna.storages.RDBStorage(url, engine_kwargs={"poolclass": NullPool})
-
-
-def _study(url: str, name: str, search: Search) -> "Study":
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(storage=storage_of(url), study_name=name, direction="maximize", load_if_exists=True)
-    # another seed each time: the same one would suggest the same points to every process
-    seed = fold(len(study.trials), *search.regularizers) % 2**32
-    sampler = optuna.samplers.TPESampler if search.sampler == "tpe" else optuna.samplers.RandomSampler
-    study.sampler = sampler(seed=seed)
-    return study
+    return known.get("regularizer"), known.get("lam")
 
 
 def _study_name(experiment: Experiment, search: Search, judge: Judge) -> str:
@@ -305,9 +263,6 @@ def _storage_errors(url: str) -> Iterator[None]:
     from optuna.exceptions import OptunaError
     from sqlalchemy.exc import SQLAlchemyError
 
-    def hidden(text: str) -> str:
-        return re.sub(r"(://[^/\s:@]*):[^/\s]*@", r"\1:***@", text)  # postgresql://user:password@host/name
-
     try:
         yield
     except GradDivError:
@@ -316,7 +271,9 @@ def _storage_errors(url: str) -> Iterator[None]:
         # the error of the database itself, such as a full disk, is behind the one of Optuna
         cause = error.__cause__ if isinstance(error.__cause__, SQLAlchemyError) else error
         reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-        raise GradDivError(f"cannot use the storage {hidden(url)!r}: {hidden(reason)}") from None
+        text = f"cannot use the storage {url!r}: {reason}"
+        # postgresql://user:password@host/name
+        raise GradDivError(re.sub(r"(://[^/\s:@]*):[^/\s]*@", r"\1:***@", text)) from None
 
 
 def write(results: Sequence[Result], judge: Judge, directory: Path) -> None:

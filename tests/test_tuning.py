@@ -4,7 +4,6 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-import optuna
 import pytest
 
 from graddiv import store, tuning
@@ -13,7 +12,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import radius, recipe
 from graddiv.training.loop import DivergedError
-from graddiv.tuning import Judge, Result, Search, tune
+from graddiv.tuning import Judge, Queue, Result, Search, tune
 from tests.helpers import room
 from tests.training.helpers import random_data, tiny
 
@@ -104,19 +103,34 @@ def test_a_trial_is_not_stolen_from_its_first_moment_to_its_last(
 def test_a_trial_that_ends_while_it_is_looked_at_is_not_repeated(
     watch: Watch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    search, url = Search(("kappa",), (0.1,)), f"sqlite:///{tmp_path / 'study.db'}"
+    search = Search(("kappa",), (0.1,))
     watch.fails = {"kappa-0.1": KeyboardInterrupt}
     with pytest.raises(KeyboardInterrupt):
         tune(EXPERIMENT, tmp_path, search, JUDGE)
 
+    study = Queue(EXPERIMENT, tmp_path, search, JUDGE, None).study
+
     def ends(*_: object) -> bool:
-        optuna.load_study(study_name=None, storage=tuning.storage_of(url)).tell(0, 0.5)
+        study.tell(0, 0.5)
         return False
 
     watch.fails = {}
     monkeypatch.setattr(store, "is_locked", ends)
     assert len(tune(EXPERIMENT, tmp_path, search, JUDGE)) == 1
     assert watch.trained == ["kappa-0.1"]
+
+
+def test_machines_take_different_trials_of_a_grid(tmp_path: Path) -> None:
+    url, queues = f"sqlite:///{tmp_path / 'shared.db'}", []
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        queues.append(Queue(EXPERIMENT, tmp_path / name, Search(("kappa",), (0.1, 1.0)), JUDGE, url))
+    queues[0].study.enqueue_trial({}, user_attrs={"regularizer": "kappa", "lam": 0.1})  # of one that was killed
+    with queues[0].next() as first, queues[1].next() as second, queues[0].next() as third:
+        assert third is None
+        assert first is not None
+        assert second is not None
+        assert [tuning.point_of(trial) for trial in (first, second)] == [("kappa", 0.1), ("kappa", 1.0)]
 
 
 @pytest.mark.slow

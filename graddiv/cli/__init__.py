@@ -6,6 +6,7 @@ import os
 import shlex
 import sys
 import warnings
+from argparse import ArgumentParser
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
@@ -17,6 +18,7 @@ from typer.core import TyperGroup
 from graddiv import __version__
 from graddiv.cli import attack, audit, doctor, report, train
 from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.progress import leads
 
 INTERRUPTED = 130  #: The exit code after Ctrl-C.
 GO_ON = {"train", "tune", "attack", "measure", "audit", "reproduce", "data"}
@@ -25,16 +27,12 @@ GO_ON = {"train", "tune", "attack", "measure", "audit", "reproduce", "data"}
 
 def _sweep(words: list[str]) -> list[str]:
     """`sweep RUNS --over n --values 1,5` is `attack RUNS --n 1,5`, with EOT-PGD of 20 iterations."""
-    words = [part for word in words for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    given = {}
-    for option in {"--over", "--values"}.intersection(words):
-        place = words.index(option)
-        given[option] = "".join(words[place + 1 : place + 2])
-        del words[place : place + 2]
-    words = ["--attacks" if word == "--attack" else word for word in words]
-    over = given.get("--over", "lam")
-    compared = [] if over == "lam" else [f"--{over}", given.get("--values", "")]
-    return ["attack", "--attacks", "pgd", "--modes", "eot", "--m", "20", *words, *compared]
+    old = ArgumentParser(add_help=False, allow_abbrev=False)
+    for option, usual in {"--over": "lam", "--values": "", "--attack": "pgd"}.items():
+        old.add_argument(option, default=usual)
+    given, words = old.parse_known_args(words)
+    compared = [] if given.over == "lam" else [f"--{given.over}", given.values]
+    return ["attack", "--attacks", given.attack, "--modes", "eot", "--m", "20", *words, *compared]
 
 
 OLD: dict[str, Callable[[list[str]], list[str]]] = {
@@ -45,14 +43,13 @@ OLD: dict[str, Callable[[list[str]], list[str]]] = {
     "rescore": lambda words: ["board", "--rescore", *words],
     "recipes show": lambda words: ["recipes", *words],
 }
-"""Commands of before: the words behind them to the words of today.  They work until 0.2."""
+"""Commands of before, which work until 0.2: from the words behind them to the words of today."""
 
 
 class Commands(TyperGroup):
-    """The commands, those of before under their new names."""
+    """The commands; those of before are rewritten, with a warning."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Rewrite a command of before, and say so."""
         for old, renewed in OLD.items():
             words = old.split()
             if args[: len(words)] == words:
@@ -78,19 +75,12 @@ for function in (
     app.command(cls=attack.MeasureCommand if function is attack.measure else None)(function)
 
 
-def _print_version(wanted: bool | None) -> None:
-    if wanted:
+@app.callback(invoke_without_command=True)
+def _options(version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False) -> None:
+    """Train, attack and honestly measure randomized neural networks."""
+    if version:
         typer.echo(f"graddiv {__version__}")
         raise typer.Exit
-
-
-@app.callback(help="Train, attack and honestly measure randomized neural networks.")
-def _options(
-    version: Annotated[
-        bool | None, typer.Option("--version", help="Print the version and stop.", callback=_print_version)
-    ] = None,
-) -> None:
-    pass
 
 
 def share_cores() -> None:
@@ -130,16 +120,15 @@ def _complain(sentence: str, code: int = 2) -> None:
 
 
 def _prepare_output() -> None:
-    """Print each line when it is written, also into a pipe, and signs beyond ASCII in every locale.
-
-    They are UTF-8 where the locale is that of ASCII, elsewhere as it has them, or else "?".
-    """
+    """Print each line at once, also into a pipe and in any locale; of the processes of torchrun, one prints."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             if codecs.lookup(stream.encoding).name == "ascii":
                 stream.reconfigure(encoding="utf-8", errors="surrogateescape", line_buffering=True)
             else:
                 stream.reconfigure(errors="replace", line_buffering=True)
+    if not leads():
+        sys.stdout = io.StringIO()
 
 
 def _show_warning(

@@ -1,20 +1,18 @@
 """`graddiv attack` and `graddiv measure`: what there is to know of a trained run."""
 
 from dataclasses import dataclass, field, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
 from typer.core import TyperCommand
 
-from graddiv.cli.options import Evaluation, Machine, Work, command, suggest, whole_numbers, words
+from graddiv.cli.options import Evaluation, Machine, command, suggest, whole_numbers, words
 from graddiv.errors import GradDivError
-from graddiv.progress import leads
 
 if TYPE_CHECKING:
     from graddiv.attacks import Attack
-    from graddiv.evaluation import Cell
-    from graddiv.evaluation.robustness import Mode
     from graddiv.geometry import Geometry
 
 CHECKLIST = "checklist"  #: the measurement that is a list of verdicts
@@ -22,23 +20,7 @@ CHECKLIST = "checklist"  #: the measurement that is a list of verdicts
 
 @dataclass(frozen=True)
 class Attacks:
-    """Which attacks are run, and what is spent on them.
-
-    suite: paper: all attacks of the paper. published: the same as the libraries of its time ran them. quick, demo:
-        fewer iterations. strong: attacks made for random networks, which choose n and m by themselves.
-    attacks: Instead of all attacks of the suite, those of these names: fgsm, pgd, apgd-ce, apgd-dlr, fab, bb, square,
-        spgd, spgd-ce, arc.
-    modes: fixed, eot1, eot: how the adversary sees the network.
-    n: Sample models at each iteration of EOT; 1,5,10 compares several.
-    m: Iterations of all attacks but FGSM; the suite's if not given.
-    restarts: Restarts of each attack.
-    passes: Of the suite strong: forward and backward passes of each attack for an image.
-    repeats: Times everything is done, with other draws.
-    peers: Also the attacks of another library, such as torchattacks, pyautoattack or foolbox, with the same n and m.
-        Repeatable.
-    total_only: Only the Total: an image leaves once it is fooled beyond doubt, which saves passes where few survive.
-    paper_rows: Only the 16 rows of the paper's Total, without Square, EOT-FAB and EOT-B&B, which take most passes.
-    """
+    """Which attacks are run, and what is spent on them."""
 
     suite: str = "quick"
     attacks: str = ""
@@ -52,11 +34,6 @@ class Attacks:
     total_only: bool = False
     paper_rows: bool = False
 
-    @property
-    def strong(self) -> bool:
-        """Whether a pilot chooses n and m."""
-        return self.suite == "strong" and not self.attacks
-
     def chosen(self, geometry: "Geometry") -> "tuple[list[Attack], list[Attack]]":
         """Our attacks, and those of other libraries, with each number of iterations and restarts."""
         from graddiv.attacks.peers import peers
@@ -66,38 +43,16 @@ class Attacks:
         for name in ("n", "restarts"):
             if not words(getattr(self, name)):
                 raise GradDivError(f"--{name} has no value, expected a number such as 10, or several such as 1,5,10")
-        own: list[Attack] = []
-        others: list[Attack] = []
         steps: list[int | None] = [*whole_numbers(self.m)] or [None]
-        for m in steps:
-            for restarts in whole_numbers(self.restarts):
-                own += [replace(attack, restarts=restarts) for attack in suite(self.suite, words(self.attacks), m)]
-            others += peers(self.peers, self.suite, m)
-        others = [replace(attack, geometry=geometry) for attack in others]
+        settings = list(product(steps, whole_numbers(self.restarts)))
+        own = [replace(a, restarts=r) for m, r in settings for a in suite(self.suite, words(self.attacks), m)]
+        others: list[Attack] = [replace(a, geometry=geometry) for m in steps for a in peers(self.peers, self.suite, m)]
         if self.attacks:
             return [replace(attack, geometry=geometry) for attack in own], others
         made = with_geometry(own, geometry)
-        for name in dict.fromkeys(attack.name for attack in own if attack.name not in {each.name for each in made}):
+        for name in sorted({attack.name for attack in own} - {attack.name for attack in made}):
             typer.echo(f"{name} is left out: it is not made for the norm {geometry.name}", err=True)
         return made, others
-
-    def cells(
-        self, work: Work, geometry: "Geometry", chosen: "tuple[list[Attack], list[Attack]]", modes: "list[Mode]"
-    ) -> "list[Cell]":
-        """Every attack in every mode at every radius, and clean images."""
-        from graddiv.evaluation import cells, papers_cells, strong_cells
-
-        own, others = chosen
-        target, models = work.target, whole_numbers(self.n)
-        every: dict[str, Any] = {"repeats": self.repeats, "random": target.random}
-        if self.strong:
-            spent: dict[str, Any] = {"passes": self.passes, "repeats": self.repeats, "geometry": geometry}
-            wanted = strong_cells(target, work.radii, work.session, **spent)
-        else:
-            wanted = [cell for n in models for cell in cells(own, work.radii, modes=modes, n=n, **every)]
-        wanted = papers_cells(wanted, target) if self.paper_rows else wanted
-        beside = [cell for n in models for cell in cells(others, work.radii, modes=["eot"], n=n, **every)]
-        return list(dict.fromkeys([*wanted, *beside]))
 
 
 @command
@@ -113,34 +68,40 @@ def attack(runs: list[Path], /, attacks: Attacks, evaluation: Evaluation, machin
 
     Several processes share the work: torchrun --nproc-per-node N -m graddiv -- attack ...  Without the two dashes alone
     torchrun takes --n and --m for beginnings of its own options; --models and --iterations are the same.
-
-    runs: The directories of one or more trained runs.
     """
     from graddiv.cli.show import print_curve, print_records
-    from graddiv.evaluation import attack_all, attack_until_fooled
+    from graddiv.evaluation import attack_all, attack_until_fooled, cells, papers_cells, strong_cells
     from graddiv.evaluation.robustness import parse_modes
     from graddiv.records import AttackRecord
 
     geometry, how = evaluation.geometry, attack_until_fooled if attacks.total_only else attack_all
-    chosen = attacks.chosen(geometry)  # before data are loaded, since a name may be wrong
-    modes = [] if attacks.strong else parse_modes(words(attacks.modes))
+    # before data are loaded, since a name may be wrong
+    (own, others), strong = attacks.chosen(geometry), attacks.suite == "strong" and not attacks.attacks
+    modes, models = [] if strong else parse_modes(words(attacks.modes)), whole_numbers(attacks.n)
     found: list[Any] = []
     directories = []
     with machine.process() as process:
         for run in runs:
-            with evaluation.of(run, process, machine, run.name if len(runs) > 1 else "") as work:
-                found += how(work.target, attacks.cells(work, geometry, chosen, modes), work.session)
-                directories.append(work.session.directory)
-    if leads():
-        print_records(found)
-        given = {"n": attacks.n, "m": attacks.m, "restarts": attacks.restarts, "epsilon": evaluation.epsilon}
-        several = [name for name, text in given.items() if len(words(text)) > 1] + ["lam"] * (len(runs) > 1)
-        if len(several) == 1:
-            print_curve([record for record in found if isinstance(record, AttackRecord)], several[0])
-        for directory in directories:
-            typer.echo(f"records: {directory}")
-        names = " ".join(map(str, runs))
-        suggest(f"graddiv report {names}, or graddiv attack {names} --suite strong")
+            with evaluation.of(run, process, machine, run.name if len(runs) > 1 else "") as (target, radii, session):
+                every: dict[str, Any] = {"repeats": attacks.repeats, "random": target.random}
+                if strong:  # a pilot chooses n and m
+                    passes, repeats = attacks.passes, attacks.repeats
+                    wanted = strong_cells(target, radii, session, passes=passes, repeats=repeats, geometry=geometry)
+                else:
+                    wanted = [cell for n in models for cell in cells(own, radii, modes=modes, n=n, **every)]
+                wanted = papers_cells(wanted, target) if attacks.paper_rows else wanted
+                beside = [cell for n in models for cell in cells(others, radii, modes=["eot"], n=n, **every)]
+                found += how(target, list(dict.fromkeys([*wanted, *beside])), session)
+                directories.append(session.directory)
+    print_records(found)
+    given = {"n": attacks.n, "m": attacks.m, "restarts": attacks.restarts, "epsilon": evaluation.epsilon}
+    several = [name for name, text in given.items() if len(words(text)) > 1] + ["lam"] * (len(runs) > 1)
+    if len(several) == 1:
+        print_curve([record for record in found if isinstance(record, AttackRecord)], several[0])
+    for directory in directories:
+        typer.echo(f"records: {directory}")
+    names = " ".join(map(str, runs))
+    suggest(f"graddiv report {names}, or graddiv attack {names} --suite strong")
 
 
 class MeasureCommand(TyperCommand):
@@ -164,13 +125,6 @@ def measure(
     """Measure how concentrated a trained run's gradients are, and what an adversary gains by it.
 
     The figures of a report are drawn from these records, which lie below RUN/records.
-
-    run: The directory of a trained run.
-    what: Which measurements, separated by commas; all that apply if not given.
-    gradients: Gradients at each example, and models of the largest ensemble.
-    k: Sample models of transfer, each of them source and target.
-    m: Iterations of attacks; the checklist has its own.
-    quick: Of the checklist, which must be asked for: few iterations and models, 100 examples; minutes.
     """
     from graddiv.cli.show import print_verdicts
     from graddiv.evaluation.behaviours import checklist
@@ -186,24 +140,20 @@ def measure(
     if quick:
         out = evaluation.out or run / "records-quick"
         evaluation = replace(evaluation, examples=evaluation.examples or 100, out=out)
-    with machine.process() as process, evaluation.of(run, process, machine) as work:
-        target, radii = work.target, work.radii
-        every = [
-            e for e in MEASUREMENTS.values() if norm in e.norms and (target.random or not e.of_random_networks_only)
-        ]
-        budget = Budget(gradients=gradients, models=k, m=m, norm=norm)
-        chosen = asked if names else every
-        jobs = [job for each in chosen for radius in radii for job in each.jobs(target, radius, budget)]
+    with machine.process() as process, evaluation.of(run, process, machine) as (target, radii, session):
+        budget, known = Budget(gradients=gradients, models=k, m=m, norm=norm), MEASUREMENTS.values()
+        every = [e for e in known if norm in e.norms and (target.random or not e.of_random_networks_only)]
+        chosen = product(asked if names else every, radii)
+        jobs = [job for each, radius in chosen for job in each.jobs(target, radius, budget)]
         different = list({job.file: job for job in jobs}.values())  # some do not depend on the radius
-        records, verdicts = work.session.run(different), []
+        records, verdicts = session.run(different), []
         if checked:
             spent = BUDGETS["checklist"]["quick" if quick else "standard"]
-            verdicts = checklist(target, radii[0], work.session, budget=spent, geometry=evaluation.geometry)
-    if leads():
-        for record in records:
-            typer.echo(record.summary)
-        if checked:
-            of = f"epsilon {radii[0]:.4g}, {len(target.data)} {evaluation.split} examples"
-            print_verdicts(verdicts, f"{target.name}: {of}")
-        typer.echo(f"records: {work.session.directory}")
-        suggest(f"graddiv report {run}" + (f", or graddiv attack {run} --suite strong" if checked else ""))
+            verdicts = checklist(target, radii[0], session, budget=spent, geometry=evaluation.geometry)
+    for record in records:
+        typer.echo(record.summary)
+    if checked:
+        of = f"epsilon {radii[0]:.4g}, {len(target.data)} {evaluation.split} examples"
+        print_verdicts(verdicts, f"{target.name}: {of}")
+    typer.echo(f"records: {session.directory}")
+    suggest(f"graddiv report {run}" + (f", or graddiv attack {run} --suite strong" if checked else ""))

@@ -7,7 +7,7 @@ import typer
 
 from graddiv.cli.options import Machine, command, number, numbers, suggest, words
 from graddiv.errors import GradDivError
-from graddiv.progress import Bar, leads
+from graddiv.progress import Bar
 
 if TYPE_CHECKING:
     from graddiv.evaluation.card import Audit
@@ -25,22 +25,6 @@ def audit(
     Writes a page, a card (JSON) and the adversarial examples.  Exits with 0 if the audit is complete, with 3 if its
     evidence is not sufficient.  The same command again goes on where it stopped.  Several processes share the work:
     torchrun --nproc-per-node N -m graddiv -- audit ...
-
-    model: file.py:factory, a function without arguments that returns the model (or the model itself); or the directory
-        of a run of graddiv.
-    data: An .npz file with the arrays x and y, or a data set by name; for a run, its own.
-    epsilon: The radius, as a share of the range of a pixel; 8/255 if not given, for a run that of its training, and for
-        a run in l2 that of a ball about as easy.
-    norm: linf or l2.
-    budget: quick: minutes. standard: hours. exhaustive: days.
-    bounds: The range of a pixel if it is not 0,1: such as 0,255.
-    examples: Only the first so many; 100 where the budget is quick.
-    name: What the network is called.
-    about: For the card: authors, link, dataset, ... Repeatable.
-    peers: Also run the attacks of this library: torchattacks, ... Repeatable.
-    out: Where everything goes; audits/NAME if not given.
-    seed: Seed of everything random.
-    batch: Images looked at together.
     """
     from graddiv.evaluation.audit import audit as carry_out
     from graddiv.evaluation.examples import read_examples
@@ -65,11 +49,9 @@ def audit(
             budget=budget, name=name, about=_pairs(about), peers=peers, out=directory, seed=seed, batch=batch,
             progress=progress, process=process, device=process.device, data_root=machine.root,
         )  # fmt: skip
-    if leads():
-        _print(found)
-        typer.echo(f"report: {directory / 'report.html'}")
-        ranked = f"graddiv board {directory.parent} ranks audits"
-        suggest(f"open it in a browser; docs/audit.md says how to read it; {ranked}")
+    _print(found)
+    typer.echo(f"report: {directory / 'report.html'}")
+    suggest(f"open it in a browser; docs/audit.md says how to read it; graddiv board {directory.parent} ranks audits")
     raise typer.Exit(found.exit_code)
 
 
@@ -82,13 +64,6 @@ def board(
 
     With --rescore check one entry: 'graddiv board CARD --rescore --model FILE:FACTORY' scores its adversarial examples
     on other draws, and --images lowers it if its examples leave less.
-
-    directory: A directory with audits, at any depth; to rescore, one audit or card.
-    rescore: Score the adversarial examples of a card again, or lower it with better ones.
-    model: To rescore: file.py:factory of the card's network, or a run.
-    images: To rescore: an .npz file with other adversarial examples, x_adv; the card's own if not given.
-    who: To rescore: who found them.
-    attack: To rescore: how they were found.
     """
     from graddiv.evaluation.card import board as make
     from graddiv.evaluation.card import rescore as score
@@ -103,8 +78,7 @@ def board(
     found = score(directory, load_model(model), images, who=who, attack=attack)
     if not found["same_network"]:
         typer.echo("the parameters are not those that the card was made with")
-    typer.echo(f"ensemble: {found['now']}")
-    typer.echo(f"on the card: {found['before']}")
+    typer.echo(f"ensemble: {found['now']}\non the card: {found['before']}")
     typer.echo(f"per draw: {100 * found['per_draw'].mean:.1f} %")
     if images is not None:
         typer.echo("the card is lowered" if found["lowered"] else "the card stays as it is")
@@ -113,20 +87,13 @@ def board(
 
 def _print(found: "Audit") -> None:
     """The checks that did not pass, how attacks behaved, and the three numbers."""
-    from rich.console import Console
-    from rich.table import Table
+    from graddiv.cli.show import interval_of, print_titled, print_verdicts
 
-    from graddiv.cli.show import print_verdicts
-
-    odd = [item for item in found.checks.values() if item.verdict != "pass"]
-    if odd:
+    if odd := [item for item in found.checks.values() if item.verdict != "pass"]:
         print_verdicts(odd, "Before the attacks: what was found")
     print_verdicts(found.indicators, "How the attacks behaved")
-    table = Table("", "clean %", "attacked %", "95 % over images", title="Three numbers", title_justify="left")
-    for name, clean, robust in found.rows:
-        interval = f"{100 * robust.low:.1f} to {100 * robust.high:.1f}"
-        table.add_row(name, f"{100 * clean.mean:.1f}", f"{100 * robust.mean:.1f}", interval)
-    Console().print(table)
+    rows = [(name, f"{100 * a.mean:.1f}", f"{100 * b.mean:.1f}", interval_of(b)) for name, a, b in found.rows]
+    print_titled("Three numbers", ("", "clean %", "attacked %", "95 % over images"), rows)
     for text in found.shortcomings:
         typer.echo(f"evidence insufficient: {text}")
 

@@ -3,6 +3,7 @@
 import os
 import platform
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -22,14 +23,7 @@ PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox"
 
 @command
 def doctor(run: Path | None = None, /, *, list_peers: bool = False, selfcheck: bool = False, machine: Machine) -> None:
-    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory.
-
-    run: A run, or any directory with runs, records or reports: say whether its files are as they were written, and exit
-        with 1 if one is not.
-    list_peers: Also list the libraries that tests compare with.
-    selfcheck: Also attack and measure two networks that come with the package, for about a minute, and say whether what
-        is found lies in the expected ranges; exits with 1 if it does not.
-    """
+    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory."""
     if run is not None:
         if not _is_intact(run):
             suggest("restore what is damaged from a copy, or delete it and run the command that made it again")
@@ -58,25 +52,20 @@ def _print_machine(peers: bool) -> None:
 
     from graddiv.distributed import accelerator
 
-    missing = {package: f"missing; get it with 'pip install {package}'" for package in REQUIRED}
-    missing |= {p: f"missing; get it with 'pip install graddiv[{extra}]'" for extra, ps in EXTRAS.items() for p in ps}
+    packages = {package: f"missing; get it with 'pip install {package}'" for package in REQUIRED}
+    packages |= {p: f"missing; get it with 'pip install graddiv[{extra}]'" for extra, ps in EXTRAS.items() for p in ps}
     if peers:
-        missing |= {p: f"missing, only tests use it; 'pip install --no-deps {p}'" for p in PEERS}
+        packages |= {p: f"missing, only tests use it; 'pip install --no-deps {p}'" for p in PEERS}
     python = f"{platform.python_version()} on {platform.platform(terse=True)}"
-    found = {package: _installed(package) or hint for package, hint in missing.items()}
-    _section("software", {"graddiv": __version__, "python": python, **found})
+    for package in packages:
+        with suppress(PackageNotFoundError):
+            packages[package] = version(package)
+    _section("software", {"graddiv": __version__, "python": python, **packages})
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = f"{torch.get_num_threads()} used by torch of {cores} cores (set OMP_NUM_THREADS to change it)"
     device = ", ".join(devices) or str(accelerator() or "CPU only: torch sees no accelerator")
     _section("machine", {"device": device, "threads": threads, "memory": _memory()})
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 def _memory() -> str:
@@ -88,16 +77,15 @@ def _memory() -> str:
 
 def _selfcheck(device: str | None) -> bool:
     """Print each check as it is made; whether all of them passed."""
-    from graddiv.distributed import join_processes
+    from graddiv.distributed import chosen_device
     from graddiv.paper.shipped import selfcheck
 
     _section("selfcheck", {})
     passed = True
-    with join_processes(device) as process:
-        for check in selfcheck(process.device):
-            verdict = "ok" if check.passed else "NOT AS EXPECTED"
-            typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
-            passed &= check.passed
+    for check in selfcheck(chosen_device(device)):
+        verdict = "ok" if check.passed else "NOT AS EXPECTED"
+        typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
+        passed &= check.passed
     return passed
 
 
@@ -163,12 +151,7 @@ def _read_checkpoint(path: Path) -> None:
 
 @command
 def data(action: str = "list", name: str = "", /, *, machine: Machine) -> None:
-    """List, verify and fetch the data sets.
-
-    action: list: shape, sizes, and where each was found or the command that gets it. verify: compare the md5 of each
-        official file, and exit with 1 if one is wrong or missing. fetch: download; one that was cut resumes.
-    name: One data set; list and verify take all if none is named.
-    """
+    """List, verify and fetch the data sets."""
     actions = {"list": _list, "verify": _verify, "fetch": _fetch}
     if action not in actions:
         raise unknown("action", action, actions)

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
@@ -9,11 +10,12 @@ from fractions import Fraction
 from functools import wraps
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 
 from graddiv.errors import GradDivError
+from graddiv.progress import leads
 
 if TYPE_CHECKING:
     from graddiv.distributed import Process
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
 
 def suggest(what: str) -> None:
     """Print the last line of a command: what to do next."""
-    typer.echo(f"next: {what}", err=True)
+    if leads():
+        typer.echo(f"next: {what}", err=True)
 
 
 def words(text: str) -> list[str]:
@@ -56,12 +59,7 @@ def whole_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a command finds the data, and on which device it computes.
-
-    data_root: Folder of the official files, laid out as torchvision does; default: $GRADDIV_DATA, ./data, ~/data,
-        ~/datasets and the user's cache.
-    device: cpu, cuda, cuda:1; CUDA if there is any.
-    """
+    """Where a command finds the data, and on which device it computes."""
 
     data_root: Path | None = None
     device: str | None = None
@@ -84,13 +82,7 @@ class Machine:
 
 @dataclass(frozen=True)
 class Training:
-    """What the command line says of a training.
-
-    scale: demo: minutes, to see it run. quick: for two CPU cores. paper: the paper's settings, days on a CPU. A TOML
-        file has its own.
-    overrides: Change a setting, such as adversary.epsilon=8/255. Repeatable.
-    seed: Seed of everything random; 0 unless the recipe says otherwise.
-    """
+    """What the command line says of a training."""
 
     scale: str = "demo"
     overrides: list[str] = field(default_factory=list)
@@ -104,26 +96,9 @@ class Training:
         return recipe(name, self.scale, [*self.overrides, *seed], start)
 
 
-class Work(NamedTuple):
-    """A trained run that is evaluated."""
-
-    target: "Target"
-    radii: list[float]  #: The radii of attacks.
-    session: "Session"  #: Makes and stores its records.
-
-
 @dataclass(frozen=True)
 class Evaluation:
-    """At which radius, on which examples and with which seed a trained run is evaluated.
-
-    epsilon: Radii such as 8/255 or 0.1,0.2; that of training if not given, for l2 that of a ball about as easy.
-    norm: The norm of the radii, linf or l2.
-    examples: Only the first so many test examples.
-    split: test, or validation to choose settings without looking at test data.
-    batch: Images looked at together.
-    seed: Seed of the adversary and of the models that judge.
-    out: Where records go, by run if there are several; RUN/records if not given.
-    """
+    """At which radius, on which examples and with which seed a trained run is evaluated."""
 
     epsilon: str = ""
     norm: str = "linf"
@@ -141,8 +116,10 @@ class Evaluation:
         return NORMS[self.norm]
 
     @contextmanager
-    def of(self, run: Path, process: "Process", machine: Machine, name: str = "") -> Iterator[Work]:
-        """A run with the examples it is evaluated on, while nobody else writes its records."""
+    def of(
+        self, run: Path, process: "Process", machine: Machine, name: str = ""
+    ) -> "Iterator[tuple[Target, list[float], Session]]":
+        """A trained run with its examples, the radii of attacks, and the session that writes its records."""
         from graddiv.evaluation import target_of
         from graddiv.evaluation.audit import check_radius
         from graddiv.evaluation.measurements import l2_radius
@@ -160,34 +137,18 @@ class Evaluation:
             check_radius(each, self.geometry, target.pixels)
         directory = self.out / name if self.out else Run(run).records
         with Session.open(directory, process, progress=True) as session:
-            yield Work(target, radii, session)
+            yield target, radii, session
 
 
 COMPLETED = {"recipe": "recipes.names", "scale": "recipes.SCALES", "target": "paper.entries.targets"}
 """Parameters that the shell completes, and where the names are, imported when the shell asks."""
 
-NAMES = {
-    "n": ("--n", "--models"),
-    "gradients": ("--n", "--gradients"),
-    "m": ("--m", "--iterations"),
-    "overrides": ("--set",),
-    "peers": ("--with",),
-    "list_peers": ("--peers",),
-    "start": ("--from",),
-    "list_": ("--list",),
-    "as_csv": ("--csv",),
-    "networks": ("--networks/--no-networks",),
-}
-"""Options that are not called as their parameter is."""
-
-METAVARS = {"overrides": "KEY=VALUE", "about": "KEY=VALUE", "peers": "LIBRARY", "storage": "URL"}
-
-LINE = r"(?m)^(\w+): (.*(?:\n {4}.*)*)\n?"
-"""A line of a docstring that describes a parameter, with the indented lines below it."""
+HELP = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
+"""What is said of each parameter, by the function or dataclass that has it; and other names of options."""
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as typer makes a command of it: the lines `name: text` of its docstring are the help of its options.
+    """The function as typer makes a command of it; help.toml has the help of its options.
 
     Parameters before the `/` are arguments.  One whose type is a dataclass stands for its fields.
     """
@@ -211,7 +172,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
         function(*given, **values)
 
     # typer breaks a paragraph where the docstring does
-    call.__doc__ = re.sub(r"(?<!\n)\n(?![\n ])", " ", re.sub(LINE, "", inspect.getdoc(function) or "").strip())
+    call.__doc__ = re.sub(r"(?<!\n)\n(?!\n)", " ", inspect.getdoc(function) or "")
     call.__signature__ = inspect.Signature(shown)  # type: ignore[attr-defined]
     call.__annotations__ = {parameter.name: parameter.annotation for parameter in shown}
     return call
@@ -219,11 +180,11 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 def _declared(owner: Any, name: str, default: Any, *, is_argument: bool = False) -> inspect.Parameter:
     """A parameter of a function, or a field of a dataclass, as an argument or option of typer's."""
-    about = {key: " ".join(text.split()) for key, text in re.findall(LINE, inspect.getdoc(owner) or "")}
-    shown: dict[str, Any] = {"help": about[name], "metavar": METAVARS.get(name, name.upper() if is_argument else None)}
+    metavar = HELP["metavars"].get(name, name.upper() if is_argument else None)
+    shown: dict[str, Any] = {"help": HELP[owner.__name__.lower()][name], "metavar": metavar}
     if name in COMPLETED:
         shown["autocompletion"] = lambda incomplete: _beginning(incomplete, COMPLETED[name])
-    flags = NAMES.get(name, (f"--{name.replace('_', '-')}",))
+    flags = HELP["names"].get(name, [f"--{name.replace('_', '-')}"])
     declared = typer.Argument(**shown) if is_argument else typer.Option(*flags, **shown)
     annotation = Annotated[get_type_hints(owner)[name], declared]  # type: ignore[valid-type]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)

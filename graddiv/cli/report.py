@@ -3,7 +3,6 @@
 import csv
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,54 +14,67 @@ from graddiv.progress import Bar, leads, shown
 
 if TYPE_CHECKING:
     from graddiv.paper.entries import Entry
-    from graddiv.paper.planning import Request
     from graddiv.paper.tasks import Task, TaskRunner
 
 FITS = 6  #: Columns that a terminal has room for; wider tables are in the report.
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What is reproduced, and how.
+@command
+def reproduce(
+    target: str = "", /, *, list_: bool = False, scale: str = "", data: str | None = None,
+    overrides: list[str] = [], seeds: str = "", suite: str = "", quick: bool = False, norm: str = "linf",  # noqa: B006
+    out: Path | None = None, runs: Path = Path("runs"), dry_run: bool = False, force: bool = False, machine: Machine,
+) -> None:  # fmt: skip
+    """Reproduce a table or figure of the paper, or a whole data set: train, measure, draw.
 
-    scale: paper, quick or demo, as in 'graddiv train'; quick, and demo for the demo.
-    data: Another data set than the paper's, such as mnist-mini.
-    overrides: Change a setting of all recipes that have it, such as training.epochs=1. Repeatable.
-    seeds: Train every run once for each of these seeds, such as 0,1,2; tables show the spread.
-    suite: published: in the table of attacks APGD, FAB and B&B return what the libraries of the paper's time did,
-        instead of what is strongest on randomized networks.
-    quick: Of the demo: a minute of it, without training.
-    norm: Of attacks, linf or l2: there at the radii of balls about as easy, and without the paper's values.
+    First says what is missing and about how long it takes; killed at any moment, the same command goes on.  The demo
+    needs no data but what comes with the package.
     """
+    if list_ or not target:
+        _list()
+        return
+    from graddiv.cli.show import print_table
+    from graddiv.paper.entries import QUICK_DEMO, entries_of
+    from graddiv.paper.planning import Request
+    from graddiv.paper.published import PaperValues
+    from graddiv.paper.tasks import TaskRunner, claim, tasks_of
+    from graddiv.report.page import render
 
-    scale: str = ""
-    data: str | None = None
-    overrides: list[str] = field(default_factory=list)
-    seeds: str = ""
-    suite: str = ""
-    quick: bool = False
-    norm: str = "linf"
-
-    def request(self, target: str) -> "Request":
-        """What the planner is asked for."""
-        from graddiv.paper.entries import QUICK_DEMO, entries_of
-        from graddiv.paper.planning import Request
-
-        if self.quick and target != "demo":
-            raise GradDivError(f"--quick is a shorter demo, but the target is {target}: take --scale demo for it")
-        if self.suite not in ("", "published"):
-            raise GradDivError(f"--suite is {self.suite!r}, expected published, or nothing for the strongest rules")
-        entries = _in_norm(QUICK_DEMO if self.quick else entries_of(target), self.norm)
-        scale = self.scale or ("demo" if target == "demo" else "quick")
-        seeds, published = whole_numbers(self.seeds), self.suite == "published"
-        return Request(entries, scale, self.data, self.overrides, seeds, published, self.quick, self.norm)
-
-    def claim(self, target: str, scale: str) -> dict[str, object]:
-        """What the file in the report's directory says of it."""
-        said = {"target": target, "scale": scale, "data": self.data, "set": self.overrides, "seeds": self.seeds}
-        usual = {"quick": False, "norm": "linf"}
-        more = {name: getattr(self, name) for name, value in usual.items() if getattr(self, name) != value}
-        return {**said, "suite": self.suite, **more}
+    if quick and target != "demo":
+        raise GradDivError(f"--quick is a shorter demo, but the target is {target}: take --scale demo for it")
+    if suite not in ("", "published"):
+        raise GradDivError(f"--suite is {suite!r}, expected published, or nothing for the strongest rules")
+    entries = _in_norm(QUICK_DEMO if quick else entries_of(target), norm)
+    scale = scale or ("demo" if target == "demo" else "quick")
+    request = Request(entries, scale, data, overrides, whole_numbers(seeds), suite == "published", quick, norm)
+    tasks, plan = tasks_of(request, runs), request.report(runs)
+    size = ("quick" if quick else scale) + ("" if norm == "linf" else f"-{norm}")
+    directory = out or Path("reports") / f"{target}-{size}"
+    about: dict[str, object] = {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds}
+    about |= {"suite": suite, **({"quick": True} if quick else {}), **({"norm": norm} if norm != "linf" else {})}
+    with machine.process() as process:
+        runner = TaskRunner(process, machine.root)
+        missing = _print_plan(runner, tasks, directory)
+        if dry_run:
+            if missing is not None:
+                typer.echo(f"first: {missing}")
+            suggest("the same command without --dry-run")
+            return
+        if missing is not None:
+            raise missing
+        if leads():
+            claim(directory, about, force)
+        for i, task in enumerate(tasks, 1):
+            typer.echo(f"[{i}/{len(tasks)}] {task.label}")
+            with Bar(stderr=task.need is not None) as bar:
+                runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)], progress=bar)
+    if leads():
+        page, tables = render(plan, directory, PaperValues)
+        for made in tables:
+            if len(made.columns) <= FITS:
+                print_table(made)
+        typer.echo(f"report: {page}")
+    suggest("open it in a browser; graddiv reproduce --list has all other tables and figures")
 
 
 def _in_norm(entries: "Sequence[Entry]", norm: str) -> "list[Entry]":
@@ -82,90 +94,21 @@ def _in_norm(entries: "Sequence[Entry]", norm: str) -> "list[Entry]":
     return found
 
 
-@command
-def reproduce(
-    target: str = "", /, *, list_: bool = False, wanted: Wanted, out: Path | None = None, runs: Path = Path("runs"),
-    dry_run: bool = False, force: bool = False, machine: Machine,
-) -> None:  # fmt: skip
-    """Reproduce a table or figure of the paper, or a whole data set: train, measure, draw.
-
-    First says what is missing and about how long it takes; killed at any moment, the same command goes on.  The demo
-    needs no data but what comes with the package.
-
-    target: demo, mnist-study, zoo, mnist, cifar10, stl10, or a table or figure: see --list.
-    list_: List the targets with what they cost.
-    out: Where tables, figures and page go; reports/TARGET-SCALE.
-    runs: Where trained runs and their records are kept and looked for.
-    dry_run: Print the plan and stop.
-    force: Overwrite a report of another target or scale.
-    """
-    if list_ or not target:
-        _list()
-        return
-    from graddiv.cli.show import print_table
-    from graddiv.paper.published import PaperValues
-    from graddiv.paper.tasks import TaskRunner, claim, tasks_of
-    from graddiv.report.page import render
-
-    request = wanted.request(target)
-    tasks, plan = tasks_of(request, runs), request.report(runs)
-    size, norm = "quick" if wanted.quick else request.scale, "" if wanted.norm == "linf" else f"-{wanted.norm}"
-    directory = out or Path("reports") / f"{target}-{size}{norm}"
-    with machine.process() as process:
-        runner = TaskRunner(process, machine.root)
-        missing = _print_plan(runner, tasks, directory)
-        if dry_run:
-            if missing is not None:
-                typer.echo(f"first: {missing}")
-            suggest("the same command without --dry-run")
-            return
-        if missing is not None:
-            raise missing
-        if leads():
-            claim(directory, wanted.claim(target, request.scale), force)
-        _carry_out(runner, tasks)
-    if leads():
-        page, tables = render(plan, directory, PaperValues)
-        for made in tables:
-            if len(made.columns) <= FITS:
-                print_table(made)
-        typer.echo(f"report: {page}")
-        suggest("open it in a browser; graddiv reproduce --list has all other tables and figures")
-
-
 def _print_plan(runner: "TaskRunner", tasks: "list[Task]", directory: Path) -> GradDivError | None:
     """Print each task with its time; where its data set is missing, return the error that says how to get it."""
     from graddiv.experiment import duration
 
-    left: list[float | None] = []
-    missing = None
+    left, unknown, missing = 0.0, 0, None
     for task in tasks:
         try:
-            left.append(runner.seconds(task))
+            seconds = runner.seconds(task)
+            left, time = left + seconds, duration(seconds) if seconds else "done"
         except GradDivError as error:
-            left.append(None)
-            missing = error
-    if leads():
-        for task, seconds in zip(tasks, left, strict=True):
-            time = "?" if seconds is None else duration(seconds) if seconds else "done"
-            typer.echo(f"  {time:>8}  {task.label}")
-        known, unknown = sum(seconds or 0.0 for seconds in left), left.count(None)
-        rest = f", a partial total: the data of {unknown} of {len(left)} tasks is missing" if unknown else ""
-        typer.echo(f"about {duration(known)} on this machine{rest}; the report goes to {directory}")
+            unknown, time, missing = unknown + 1, "?", error
+        typer.echo(f"  {time:>8}  {task.label}")
+    rest = f", a partial total: the data of {unknown} of {len(tasks)} tasks is missing" if unknown else ""
+    typer.echo(f"about {duration(left)} on this machine{rest}; the report goes to {directory}")
     return missing
-
-
-def _carry_out(runner: "TaskRunner", tasks: "list[Task]") -> None:
-    """Train and measure what is missing."""
-    for i, task in enumerate(tasks, 1):
-        if leads():
-            typer.echo(f"[{i}/{len(tasks)}] {task.label}")
-        if task.need is None:
-            with Bar(stderr=False) as bar:
-                runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)])
-        else:
-            with Bar() as bar:
-                runner.carry_out(task, progress=bar)
 
 
 def _list() -> None:
@@ -181,25 +124,13 @@ def _list() -> None:
         seconds = [seconds_to_train(entries, scale, lambda _: TWO_CORES) for scale in SCALES]
         costs = ["" if each is None else duration(each) for each in seconds]
         what = entries[0].title if len(entries) == 1 else f"all of {name}'s tables and figures"
-        rows.append((name, what, *costs, _picture(name, entries)))
-    print_rows(("target", "what", *SCALES, "picture"), rows)
+        rows.append((name, what, *costs))
+    print_rows(("target", "what", *SCALES), rows)
     typer.echo(
         "\nThe time to train, about, on two CPU cores."
         "\n'graddiv reproduce TARGET --dry-run' tries them, and adds what is measured."
-        "\nPictures are those that were drawn below this directory before; those in results/ are of fewer methods."
     )
     suggest("graddiv reproduce demo --quick, a minute")
-
-
-def _picture(target: str, entries: "tuple[Entry, ...]") -> str:
-    """A figure or table of the target that is already there: of its own report, or of those that a checkout holds."""
-    first = entries[0]
-    places = [Path("reports") / f"{target}-{scale}" for scale in ("paper", "quick", "demo")]
-    if first.data == "mnist" and not first.settings:
-        places += [Path("results") / name for name in ("mnist-study", "zoo")]
-    names = [first.name, *(render.draw for render in first.renders)]
-    found = (place / f"{name}.{kind}" for place in places for name in names for kind in ("png", "md"))
-    return next((str(path) for path in found if path.exists()), "")
 
 
 @command
@@ -213,20 +144,6 @@ def report(
     A report that 'graddiv reproduce' made holds a plan.json: every table and figure is drawn from the records named
     there, whatever else lies beside them.  For runs without a plan all records are taken; where one attack was run
     with several settings, the command lists them and asks for one with --n, --m, --restarts or --examples.
-
-    paths: The directory of a report with its plan.json, or one or more trained runs.
-    target: Of a directory that holds runs: what 'graddiv reproduce TARGET' draws, as far as there are records.
-    records: Only print the tables that the records below the directories make.
-    as_csv: Only print one line for each record, as CSV.
-    out: Where tables, figures and page go; for runs: reports/NAME.
-    archive: Write the report here, with all that it is drawn from (logs, records without images, networks in half
-        precision), so that it can be kept and drawn again.
-    networks: Whether the archive holds the trained networks.
-    epsilon: For runs: the radius of the table that compares them in words.
-    n: For runs: only EOT with this many sample models.
-    m: For runs: only attacks with this many iterations.
-    restarts: For runs: only attacks with this many restarts.
-    examples: For runs: only records of this many examples.
     """
     if records or as_csv:
         _print_records(paths, as_csv)

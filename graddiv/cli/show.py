@@ -1,7 +1,7 @@
 """How the terminal shows records, verdicts and tables; commands import it once they have something to show."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import typer
@@ -9,23 +9,13 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from graddiv.records import (
-    ALL_TOTAL,
-    PAPER_ROWS,
-    PAPERS_TOTAL,
-    AttackRecord,
-    Record,
-    Row,
-    Summary,
-    TotalRecord,
-    by_value,
-    curve,
-    summary,
-    table,
-)  # fmt: skip
+from graddiv.records import AttackRecord, Record, Row, Summary, TotalRecord, by_value, curve, summary, table
+from graddiv.records.statistics import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
 
 if TYPE_CHECKING:
     from graddiv.evaluation.inspection import Item
+    from graddiv.evaluation.judgement import Estimate
+    from graddiv.records.statistics import Interval
     from graddiv.report.output import Table as ReportTable
 
 INTERVAL = "95 % interval"
@@ -37,12 +27,15 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; what stands first is there to be copied, and is not cut however narrow the terminal is."""
     rows = list(rows)
     first = Column(columns[0], no_wrap=True, min_width=max((len(row[0]) for row in rows), default=0))
-    table = Table(
-        first,
-        *(Column(each, overflow="fold" if each == "picture" else "ellipsis") for each in columns[1:]),
-        box=None,
-        pad_edge=False,
-    )
+    table = Table(first, *(Column(each, overflow="ellipsis") for each in columns[1:]), box=None, pad_edge=False)
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def print_titled(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], **looks: Any) -> None:
+    """A table with a frame and a title."""
+    table = Table(*columns, title=title, title_justify="left", **looks)
     for row in rows:
         table.add_row(*row)
     Console().print(table)
@@ -53,9 +46,9 @@ def percent(a: Summary) -> str:
     return f"{100 * a.mean:.2f}" + (f" ± {100 * a.std:.2f}" if a.std > 0 else "")
 
 
-def interval_of(a: Summary) -> str:
-    """The interval that is called INTERVAL."""
-    return f"{100 * a.interval.low:.1f} to {100 * a.interval.high:.1f}"
+def interval_of(a: "Interval | Estimate") -> str:
+    """The two ends of an interval, in percent."""
+    return f"{100 * a.low:.1f} to {100 * a.high:.1f}"
 
 
 def print_records(records: Sequence[Record]) -> None:
@@ -71,11 +64,11 @@ def print_records(records: Sequence[Record]) -> None:
     for together in attacks.values():
         clean = [record for record in together if record.is_clean]
         for group in by_value([record for record in together if not record.is_clean], "epsilon").values():
-            Console().print(_attacks_table(clean, group, records))
+            _print_attacks(clean, group, records)
     if attacks:
         typer.echo(SPREADS)
     for of_total in totals.values():
-        Console().print(*_total_table(of_total, records), sep="\n")
+        _print_total(of_total, records)
 
 
 def _title(record: AttackRecord | TotalRecord, among: Sequence[Record]) -> str:
@@ -87,16 +80,15 @@ def _title(record: AttackRecord | TotalRecord, among: Sequence[Record]) -> str:
     return f"{name}: {radius}, {record.examples} {record.data.split} examples"
 
 
-def _attacks_table(clean: list[AttackRecord], group: list[AttackRecord], among: Sequence[Record]) -> Table:
+def _print_attacks(clean: list[AttackRecord], group: list[AttackRecord], among: Sequence[Record]) -> None:
     """Mean and std over draws of each attack, the interval apart."""
-    title = f"{_title(group[0], among)}, ensemble of {group[0].n_ensemble}"
-    shown = Table("attack", "accuracy %", INTERVAL, "per draw %", title=title, title_justify="left")
-    rows = table([*clean, *group])
+    rows, lines = table([*clean, *group]), []
     attacks = sum(row.per_draw is not None and row.label != "clean" for row in rows)
     for row in rows:
-        per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
-        shown.add_row(_label(row, attacks), percent(row.accuracy), interval_of(row.accuracy), per_draw)
-    return shown
+        a, per_draw = row.accuracy, "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
+        lines.append((_label(row, attacks), percent(a), interval_of(a.interval), per_draw))
+    title = f"{_title(group[0], among)}, ensemble of {group[0].n_ensemble}"
+    print_titled(title, ("attack", "accuracy %", INTERVAL, "per draw %"), lines)
 
 
 def _label(row: Row, attacks: int) -> str:
@@ -108,22 +100,21 @@ def _label(row: Row, attacks: int) -> str:
     return row.label
 
 
-def _total_table(group: list[TotalRecord], among: Sequence[Record]) -> list[object]:
+def _print_total(group: list[TotalRecord], among: Sequence[Record]) -> None:
     """Which attack ended how many images, at how many passes, and the Total."""
-    first = group[0]
-    columns = ("attack", "images left", "fooled beyond doubt", "passes per image")
-    shown = Table(*columns, title=_title(first, among), title_justify="left")
+    first, lines = group[0], []
     for number, label in enumerate(first.labels_of_attacks):
         left = np.mean([r.seen[:, number].sum() for r in group])
         ended = np.mean([(r.ended & (r.chosen == number)).sum() for r in group])
         passes = np.mean([r.passes[:, number].mean() for r in group])
-        shown.add_row(label, f"{left:.4g}", f"{ended:.4g}", f"{passes:.1f}")
+        lines.append((label, f"{left:.4g}", f"{ended:.4g}", f"{passes:.1f}"))
+    print_titled(_title(first, among), ("attack", "images left", "fooled beyond doubt", "passes per image"), lines)
     a = summary([verdict for r in group for verdict in r.verdicts], len(group))
     total = f"Total {percent(a)} % by ensembles of {first.n_ensemble} that had no part in it"
     spent = f"{np.mean([r.passes.sum(1).mean() for r in group]):.0f} passes per image"
     share = float(np.mean([r.share_of_passes for r in group]))
     rest = "" if np.isnan(share) else f", {share:.0%} of those of all rows"
-    return [shown, f"{total} ({INTERVAL}: {interval_of(a)})", f"{spent}{rest}"]
+    Console().print(f"{total} ({INTERVAL}: {interval_of(a.interval)})", f"{spent}{rest}", sep="\n")
 
 
 def print_curve(records: Sequence[AttackRecord], over: str) -> None:
@@ -136,22 +127,20 @@ def print_curve(records: Sequence[AttackRecord], over: str) -> None:
     for label, group in groups.items():
         typer.echo(f"{label}: accuracy against {over}")
         for value, a in curve(group, over):
-            typer.echo(f"  {value:<8.4g} {percent(a):>14} %   ({INTERVAL}: {interval_of(a)})")
+            typer.echo(f"  {value:<8.4g} {percent(a):>14} %   ({INTERVAL}: {interval_of(a.interval)})")
 
 
 def print_verdicts(items: "Sequence[Item]", title: str) -> None:
     """Checks with their verdict and evidence."""
-    shown = Table("", "verdict", "evidence", title=title, title_justify="left", show_lines=True)
-    for item in items:
-        shown.add_row(item.name, f"[{COLORS[item.verdict]}]{item.verdict}[/]", item.sentence)
-    Console().print(shown)
+    rows = [(item.name, f"[{COLORS[item.verdict]}]{item.verdict}[/]", item.sentence) for item in items]
+    print_titled(title, ("", "verdict", "evidence"), rows, show_lines=True)
 
 
 def print_table(made: "ReportTable") -> None:
     """A table of a report."""
-    shown = Table(*made.columns, title=made.title, title_justify="left", caption=made.caption, caption_justify="left")
-    for i, row in enumerate(made.rows):
-        bold = ["bold" if (i, j) in made.highlighted else "" for j in range(len(row))]
-        looks = [look or ("italic" if made.is_published(i, j) else "") for j, look in enumerate(bold)]
-        shown.add_row(*(Text(cell, style=look) for cell, look in zip(row, looks, strict=True)))
-    Console().print(shown)
+
+    def look(i: int, j: int) -> str:
+        return "bold" if (i, j) in made.highlighted else "italic" if made.is_published(i, j) else ""
+
+    rows = [[Text(cell, style=look(i, j)) for j, cell in enumerate(row)] for i, row in enumerate(made.rows)]
+    print_titled(made.title, made.columns, rows, caption=made.caption, caption_justify="left")

@@ -27,27 +27,16 @@ def train(
     with the same bits as if it had not been.
 
     On several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv -- train ...
-
-    recipe: A shipped recipe such as mnist/adv-bnn+graddiv (see 'graddiv recipes'), or a TOML file.
-    start: Start from this trained network, a run directory or a safetensors file: it takes the place of the first stage
-        of a recipe with two, such as mnist/adv-bnn+graddiv at scale quick.
-    out: The run directory; runs/NAME-HASH if not given.
-    sync_batch_norm: Batch norm over all processes' images (CUDA only).
-    tensorboard: Also write curves for TensorBoard.
     """
     experiment = training.experiment(recipe, start)
     directory = out or Path("runs") / experiment.run_name
-    from graddiv.performance import keep_memory
     from graddiv.recipes import title
     from graddiv.runs import Run
     from graddiv.training import train as run
 
-    _check_data(experiment, machine)
-    keep_memory()
-    if leads():
-        about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
-        typer.echo(f"{about}: about {_training_time(experiment, machine.device)} on this machine")
-        typer.echo(f"run directory: {directory}")
+    about = f"{title(experiment.method)} on {experiment.data.name}, scale {experiment.scale}"
+    typer.echo(f"{about}: about {_prepare(experiment, machine)} on this machine")
+    typer.echo(f"run directory: {directory}")
     with Bar(stderr=False) as bar:
         listeners = [shown(bar, experiment.method)]
         if tensorboard and leads():
@@ -56,9 +45,8 @@ def train(
             experiment, directory, data_root=machine.root, device=machine.device, sync_batch_norm=sync_batch_norm,
             listeners=listeners,
         )  # fmt: skip
-    if leads():
-        typer.echo(f"trained: {directory}")
-        suggest(f"graddiv attack {directory}, or graddiv audit {directory}")
+    typer.echo(f"trained: {directory}")
+    suggest(f"graddiv attack {directory}, or graddiv audit {directory}")
 
 
 @command
@@ -71,32 +59,17 @@ def tune(
 
     Each trial is an ordinary run below --out.  The same command again goes on where it stopped; given one --storage,
     it may run on several machines at once.
-
-    recipe: A shipped recipe with +graddiv, such as mnist/adv-bnn+graddiv, or a TOML file.
-    out: Directory of all trials; runs/tune-NAME-HASH if not given.
-    lambdas: Values to try; nine from 0.05 to 10 if not given.
-    regularizers: Such as kappa,dpp; the recipe's own if not given.
-    sampler: grid: every pair. tpe, random: Optuna's, between the lambdas.
-    trials: How many points tpe and random try.
-    storage: Optuna URL from which several machines take trials; default: a file in --out.
-    n: Sample models at each step of EOT-PGD.
-    m: Steps of EOT-PGD.
-    epsilon: Radius of EOT-PGD; that of training if not given.
-    examples: Judge on the first so many validation examples.
     """
     experiment = training.experiment(recipe)
     from graddiv import tuning
     from graddiv.cli.show import print_rows
-    from graddiv.performance import keep_memory
     from graddiv.recipes import LAMBDAS, radius
 
-    keep_memory()
     among = tuple(words(regularizers)) or (tuning.own_regularizer(experiment),)
     search = tuning.Search(among, tuple(numbers(lambdas)) or LAMBDAS, sampler, trials)
     judge = tuning.Judge(number(epsilon) if epsilon else radius(experiment), n, m, examples)
     directory = out or Path("runs") / f"tune-{experiment.run_name}"
-    _check_data(experiment, machine)
-    each = _training_time(experiment, machine.device)
+    each = _prepare(experiment, machine)
     typer.echo(f"{search.size} trials, each about {each} on this machine, in {directory}")
     with Bar(stderr=False) as bar:
         results = tuning.tune(
@@ -129,21 +102,22 @@ def _check_data(experiment: "Experiment", machine: Machine) -> None:
         )
 
 
-def _training_time(experiment: "Experiment", device: str | None) -> str:
-    """How long training takes here, about; its network is tried for two seconds."""
+def _prepare(experiment: "Experiment", machine: Machine) -> str:
+    """Check that the data set is here; return about how long training takes, its network is tried for two seconds."""
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration, training_seconds
+    from graddiv.performance import keep_memory
 
+    _check_data(experiment, machine)
+    keep_memory()
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    return duration(training_seconds(experiment, str(chosen_device(device))) / processes)
+    seconds = training_seconds(experiment, str(chosen_device(machine.device))) if leads() else 0.0
+    return duration(seconds / processes)
 
 
 @command
 def recipes(recipe: str = "", /, *, training: Training) -> None:
-    """List the shipped recipes with what they cost at each scale, or print one as a TOML file for 'graddiv train'.
-
-    recipe: A shipped recipe, or a TOML file; all are listed if not given.
-    """
+    """List the shipped recipes with what they cost at each scale, or print one as a TOML file for 'graddiv train'."""
     if recipe:
         typer.echo(training.experiment(recipe).to_toml(), nl=False)
         suggest("graddiv train FILE.toml, with this text in it, changed as you like")
