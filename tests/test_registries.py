@@ -18,7 +18,7 @@ from graddiv.attacks.attack import Problem
 from graddiv.attacks.suites import ATTACKS, RegisteredAttack, suite
 from graddiv.cli import app
 from graddiv.data import SOURCES, Source
-from graddiv.data.dataset import Part, RawExamples
+from graddiv.data.dataset import Part
 from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError
 from graddiv.evaluation.measurements import MEASUREMENTS
@@ -55,11 +55,12 @@ n = 2
 """
 
 
-def toy_examples(part: Part, paths: Sequence[Path], count: int) -> RawExamples:
+def toy_examples(part: Part, paths: Sequence[Path]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Images of one brightness for each class."""
+    count = {"train": 24, "test": 9}[part]
     ids = np.arange(count)
     images = np.broadcast_to((80 * (ids % 3)).astype(np.uint8)[:, None, None, None], (count, 1, 4, 4))
-    return RawExamples(images.copy(), ids % 3, ids)
+    return images.copy(), ids % 3, ids
 
 
 TOY_DATA = Source("toy-data", (1, 4, 4), {"train": 24, "test": 9}, held_out=4, classes=tuple("abc"), read=toy_examples)
