@@ -144,7 +144,7 @@ class Evaluation:
     def of(self, run: Path, process: "Process", machine: Machine, name: str = "") -> Iterator[Work]:
         """A run with the examples it is evaluated on, while nobody else writes its records."""
         from graddiv.evaluation import target_of
-        from graddiv.evaluation.audit import check_radius
+        from graddiv.evaluation.in_memory import check_radius
         from graddiv.evaluation.measurements import l2_radius
         from graddiv.evaluation.run import Session
         from graddiv.recipes import radius

@@ -20,13 +20,13 @@ from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.attacks.spgd import Spending, choose
 from graddiv.distributed import ALONE, Process, chosen_device
-from graddiv.errors import GradDivError, GradDivWarning, require, unknown
+from graddiv.errors import GradDivWarning, require, unknown
 from graddiv.evaluation.behaviours import gather
 from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
 from graddiv.evaluation.card import ABOUT, Audit, Rung, Subject
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.examples import Bounds, Examples, Inputs, inputs_of
-from graddiv.evaluation.in_memory import check_counts, folder_of
+from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
+from graddiv.evaluation.in_memory import check_counts, check_radius
 from graddiv.evaluation.inspection import Inspection, Item
 from graddiv.evaluation.judgement import double, judgement_job, three_numbers, trajectory_job, worst_images
 from graddiv.evaluation.models import (
@@ -45,7 +45,7 @@ from graddiv.evaluation.models import (
 from graddiv.evaluation.robustness import Cell, SourceNetwork, attack_all, attack_job, cells, pilot, strong_attacks
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
-from graddiv.geometry import NORMS, Geometry, Linf, in_bytes, radius_of
+from graddiv.geometry import NORMS, Linf, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import Progress
 from graddiv.records import AttackRecord, wilson
@@ -114,20 +114,20 @@ def audit(
         if key not in ABOUT:
             raise unknown("entry of a card", key, ABOUT)
     check_counts(n_ensemble=n_ensemble, batch=batch)
-    inputs = inputs_of(x, y, bounds, examples, dtype_of(model))
-    data, geometry, epsilon = inputs.examples, NORMS[norm], radius_of(epsilon)
+    data = examples_of(x, y, bounds, examples, dtype_of(model))
+    geometry, epsilon = NORMS[norm], radius_of(epsilon)
     check_radius(epsilon, geometry, data.x[0].numel())
-    raw = (inputs.low + (inputs.high - inputs.low) * data.x[:2]).to(data.x.dtype)
-    given = network_of(model, raw, data_root, None if device is None else chosen_device(device))
-    F, seen, checks = examine(given, inputs, seed)
+    place = None if device is None else chosen_device(device)
+    given = network_of(model, unscaled(data.x[:2], data.bounds), data_root, place)
+    F, seen, checks = examine(given, data, seed)
     if (kind := checks["random"]).verdict == "warn":  # told now, not on a page after minutes of attacks
         warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
     target = Target(F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
     others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
     called = budget if isinstance(budget, str) else "own"
-    subject = Subject(target, seen, checks, spent, called, geometry, epsilon, inputs.bounds, dict(about or {}), others)
-    directory = folder_of(out)
-    with Session.open(directory, process, progress) as session:
+    subject = Subject(target, seen, checks, spent, called, geometry, epsilon, data.bounds, dict(about or {}), others)
+    with Session.open(out, process, progress) as session:
+        directory = session.directory
         if directory is not None and process.writes:
             target.check_answers(directory / ANSWERS)
         made = Auditor(subject, replace(session, directory=directory and directory / "records")).audit()
@@ -137,24 +137,14 @@ def audit(
     return made
 
 
-def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
-    """Refuse a radius that is none, or that admits every image."""
-    most = geometry.diameter(pixels)
-    if not 0 < epsilon < most:
-        raise GradDivError(
-            f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
-            f"images with pixels in [0, 1]{in_bytes(epsilon)}"
-        )
-
-
 def examine(
-    given: GivenModel, inputs: Inputs, seed: int
+    given: GivenModel, data: Examples, seed: int
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
     """Make all checks, and remedy what can be; return the network, the one whose gradients attacks follow, the checks.
 
     The checks of gradients are made once the network is what it is found to be.
     """
-    x, y = inputs.examples.x.to(given.F.device), inputs.examples.y.to(given.F.device)
+    x, y = data.x.to(given.F.device), data.y.to(given.F.device)
 
     def inspect(F: RandomizedNetwork) -> Inspection:
         return Inspection(F, x, y, seed, given.declared)
@@ -162,10 +152,10 @@ def examine(
     def remedied(name: str, how: str) -> Item:
         return found[name]._replace(verdict="warn", sentence=f"{found[name].sentence}; {how}")
 
-    F = rescaled(given.F, inputs.low, inputs.high)
+    F = rescaled(given.F, data.bounds)
     found = {"random": CHECKS["random"](inspect(F))}
     if found["random"].verdict == "fail":
-        F = rescaled(settled(given.F, draws=not given.F.random), inputs.low, inputs.high)
+        F = rescaled(settled(given.F, draws=not given.F.random), data.bounds)
         found["random"] = remedied("random", f"it is audited as {'random' if F.random else 'deterministic'}")
     found["logits"] = CHECKS["logits"](inspect(F))
     if found["logits"].verdict != "pass":

@@ -107,8 +107,8 @@ def gather(
         return Cell(replace(attack, geometry=geometry), mode if target.random else "fixed", n, radius, 0, seen)
 
     pgd, box = PGD(m=budget.m), geometry.diameter(target.pixels)
-    # squares exist in images only
-    blind = Square(m=budget.queries) if target.shows_images else RandomSearch(samples=budget.queries)
+    shows_images = target.data.batch(slice(0, 1))[0].dim() == 4  # squares exist in images only
+    blind = Square(m=budget.queries) if shows_images else RandomSearch(samples=budget.queries)
     wanted = {
         "one_step": [cell(FGSM(), mode) for mode in MODES],
         "iterative": [*(cell(pgd, mode) for mode in MODES), cell(APGD(m=budget.m))],

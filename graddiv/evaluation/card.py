@@ -24,7 +24,7 @@ from graddiv.attacks.suites import STRONG
 from graddiv.errors import GradDivError
 from graddiv.evaluation.behaviours import Evidence
 from graddiv.evaluation.budget import Budget
-from graddiv.evaluation.examples import Bounds, inputs_of, per_channel
+from graddiv.evaluation.examples import Bounds, examples_of, unscaled
 from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS, Item
 from graddiv.evaluation.judgement import Estimate, ThreeNumbers, Worst, images_hash, judgement_job, three_numbers
 from graddiv.evaluation.models import Model, dtype_of, network_of, original, rescaled, settled, with_logits
@@ -362,11 +362,10 @@ def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> N
 
 def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndarray) -> Target:
     """The network as the audit saw it, on these images, with other draws than those that chose them."""
-    inputs = inputs_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
-    low, high = (per_channel(bound, inputs.examples.x) for bound in card["bounds"])
-    given = network_of(model, low + (high - low) * inputs.examples.x[:2])
-    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), low, high)
+    data = examples_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
+    given = network_of(model, unscaled(data.x[:2], card["bounds"]))
+    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), card["bounds"])
     if card["checks"]["logits"]["verdict"] != "pass":
         F = with_logits(F)
     T = card["inference"]["T"] if F.random else 20
-    return Target(F, inputs.examples, card["name"], T, card["seed"] + 1)
+    return Target(F, data, card["name"], T, card["seed"] + 1)

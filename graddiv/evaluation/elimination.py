@@ -5,16 +5,15 @@ the worst image so far, and an image that is fooled beyond doubt leaves.  What i
 ensembles, those that judge the rows of a table and that had no part in any choice, so the Total is cross-fitted.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from graddiv.errors import GradDivError
+from graddiv.evaluation.examples import digest
 from graddiv.evaluation.robustness import Cell, attacked, judged
 from graddiv.evaluation.run import IN_MEMORY, Advance, Job, Session
 from graddiv.evaluation.target import Target
@@ -48,17 +47,14 @@ def total_job(target: Target, wanted: Sequence[Cell]) -> Job[TotalRecord]:
     order = [Cell(None, "fixed", 1, 0.0, repeat), *sorted(wanted, key=lambda cell: cell.work(target))]
     attacks = [cell.describe(target) for cell in order]
     settings = {"attacks": attacks, "epsilon": epsilon, "repeat": repeat, "level": LEVEL}
-    description = {"kind": TotalRecord.kind, **settings, **target.describe()}
 
-    def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
-        x, y, ids = target.examples(rows)
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         worst, found = _worst_images(target, order, x, y, ids, advance)
-        return {**{name: tensor.cpu().numpy() for name, tensor in found.items()}, **judged(target, worst, y, repeat)}
+        return {**found, **judged(target, worst, y, repeat)}
 
-    digest = hashlib.sha256(json.dumps(attacks).encode()).hexdigest()[:8]
-    file = f"total-{digest}-eps{epsilon:.6g}-r{repeat}.record"
+    file = f"total-{digest(json.dumps(attacks))[:8]}-eps{epsilon:.6g}-r{repeat}.record"
     work = sum(cell.work(target) for cell in order)
-    return Job(TotalRecord, "Total", description, file, len(target.data), target.batch, work, compute)
+    return target.job(TotalRecord, settings, measure, work=work, file=file, label="Total")
 
 
 def _worst_images(
@@ -80,16 +76,16 @@ def _worst_images(
 
         # the rows of a network that is not pointwise depend on each other, so its batches stay whole
         rows = (left if target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
-        made = attacked(target, cell, channels_last(x[rows]), y[rows], ids[rows], tell)
-        sure, doubtless, models = _looked_at(target, made.x, y[rows], cell.repeat, looks=len(order))
+        x_adv, far, cost = attacked(target, cell, channels_last(x[rows]), y[rows], ids[rows], tell)
+        sure, doubtless, models = _looked_at(target, x_adv, y[rows], cell.repeat, looks=len(order))
         better = left[rows] & ((sure > surest[rows]) | doubtless)
         kept = rows[better]
-        worst[kept], distance[kept] = made.x[better], made.distance[better]
+        worst[kept], distance[kept] = x_adv[better], far[better]
         surest[kept], chosen[kept] = sure[better], number
         ended[rows] |= doubtless
-        spent = [made.cost.forwards, made.cost.backwards, made.cost.draws, models]
+        spent = [cost.forwards, cost.backwards, cost.draws, models]
         costs[:, rows.cpu(), number] = torch.tensor(spent)[:, None]
-    found = {"ids": ids, "labels": y, "chosen": chosen, "ended": ended, "distance": distance}
+    found = {"chosen": chosen, "ended": ended, "distance": distance}
     names = ("cost_forwards", "cost_backwards", "cost_draws", "cost_choice")
     return worst, {**found, **dict(zip(names, costs, strict=True))}
 

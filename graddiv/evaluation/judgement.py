@@ -3,7 +3,6 @@
 Images are chosen on the draws that attacks were judged by, and scored on draws that had no part in that choice.
 """
 
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -17,6 +16,7 @@ from torch import Tensor
 from graddiv.attacks import EOT, PGD, Given
 from graddiv.attacks.attack import Problem
 from graddiv.evaluation.budget import Budget
+from graddiv.evaluation.examples import digest
 from graddiv.evaluation.robustness import Cell, attack_all
 from graddiv.evaluation.run import Advance, Job, Session, reporting
 from graddiv.evaluation.target import Target
@@ -131,8 +131,7 @@ def worst_images(records: Sequence[AttackRecord]) -> Worst:
 
 def images_hash(x: Tensor | np.ndarray) -> str:
     """sha256 of the shape and of the pixels in float32: names a set of images."""
-    pixels = np.ascontiguousarray(x.detach().cpu().numpy() if isinstance(x, Tensor) else x, dtype=np.float32)
-    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+    return digest(repr(tuple(x.shape)), torch.as_tensor(x).float())
 
 
 class Doubling(NamedTuple):

@@ -4,7 +4,6 @@ Networks are adapted from outside, never changed: an adapted network calls the o
 are attacked in place of a network whose gradients lead nowhere; what is found is judged on that network.
 """
 
-import hashlib
 import importlib.util
 import inspect
 import math
@@ -14,6 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from torch.nn.functional import kl_div, log_softmax
 from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
+from graddiv.evaluation.examples import Bounds, digest, unscaled
 from graddiv.evaluation.inspection import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
@@ -171,7 +172,7 @@ def _name(function: Callable[[Tensor], Tensor]) -> str:
         text = inspect.getsource(function)
     except (OSError, TypeError):
         return name
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{name}-{digest(text)[:8]}"
 
 
 def load_model(reference: str) -> Model:
@@ -218,11 +219,11 @@ def original(F: RandomizedNetwork) -> RandomizedNetwork:
     return original(F.inner) if isinstance(F, Adapted) else F
 
 
-def rescaled(F: RandomizedNetwork, low: Tensor, high: Tensor) -> RandomizedNetwork:
-    """The network on images with pixels in [0, 1], where it expects them between `low` and `high`."""
-    if bool((low == 0).all()) and bool((high == 1).all()):
+def rescaled(F: RandomizedNetwork, bounds: Bounds) -> RandomizedNetwork:
+    """The network on images with pixels in [0, 1], where it expects them between the bounds."""
+    if np.all(np.equal(bounds[0], 0)) and np.all(np.equal(bounds[1], 1)):
         return F
-    return Adapted(F, lambda f, x: f(low.to(x) + (high - low).to(x) * x))
+    return Adapted(F, lambda f, x: f(unscaled(x, bounds)))
 
 
 def with_logits(F: RandomizedNetwork) -> RandomizedNetwork:

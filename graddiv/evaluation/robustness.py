@@ -5,9 +5,10 @@ In the paper: docs/equations.md.
 
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -195,39 +196,31 @@ def strong_attacks(plan: Spending) -> list[Attack]:
 
 def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:
     """Attack, then judge on two ensembles of fresh models, the same for all attacks of a repeat."""
-    description = {**cell.describe(target), "epsilon": cell.epsilon, "repeat": cell.repeat, **target.describe()}
+    settings = {**cell.describe(target), "epsilon": cell.epsilon, "repeat": cell.repeat}
+    kept = target.data.ids[: target.kept_images]
 
-    def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
-        x, y, ids = target.examples(rows)
-        made = attacked(target, cell, x, y, ids, advance)
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        x_adv, distance, cost = attacked(target, cell, x, y, ids, advance)
         return {
-            "ids": ids.cpu().numpy(),
-            "labels": y.cpu().numpy(),
-            "distance": made.distance.cpu().numpy(),
-            "images": made.x[: max(0, target.kept_images - rows.start)].float().cpu().contiguous().numpy(),
-            **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(made.cost).items()},
-            **judged(target, made.x, y, cell.repeat),
+            "distance": distance,
+            "images": x_adv[torch.isin(ids, kept.to(ids.device))],
+            **{f"cost_{name}": torch.full_like(y, value) for name, value in asdict(cost).items()},
+            **judged(target, x_adv, y, cell.repeat),
         }
 
-    label, b, work = description["label"], len(target.data), cell.work(target)
-    return Job(AttackRecord, label, description, cell.file_name, b, target.batch, work, compute)
+    work, file = cell.work(target), cell.file_name
+    return target.job(AttackRecord, settings, measure, work=work, file=file, label=settings["label"])
 
 
-class AttackedBatch(NamedTuple):
-    """What an attack made of a batch."""
-
-    x: Float[Tensor, "b ..."]  #: The adversarial images.
-    distance: Float[Tensor, " b"]  #: From the original image, in the norm of the attack.
-    cost: Cost  #: What the attack spent on each image.
-
-
-def attacked(target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> AttackedBatch:
-    """The images that a cell makes of these examples; `advance` is called with the share that is done."""
+def attacked(
+    target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance
+) -> tuple[Float[Tensor, "b ..."], Float[Tensor, " b"], Cost]:
+    """The images that a cell makes of these examples, their distances in its norm, and what each image cost."""
     view, x_adv, attack = cell.view(target.F, target.seed), x, cell.seeded(target.seed)
     if attack:
         x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(done / of))
     norm = attack.geometry if attack else LINF
-    return AttackedBatch(x_adv, norm.norm(x_adv - x).float(), view.cost)
+    return x_adv, norm.norm(x_adv - x).float(), view.cost
 
 
 def attack_cell(target: Target, cell: Cell, session: Session = IN_MEMORY) -> AttackRecord:
@@ -240,15 +233,15 @@ def attack_all(target: Target, wanted: Sequence[Cell], session: Session = IN_MEM
     return session.run([attack_job(target, cell) for cell in wanted])
 
 
-def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, np.ndarray]:
+def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, Tensor]:
     """The verdicts of the two ensembles of a repeat on x, and of each model of the first."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Tensor] = {}
     for i, suffix in enumerate(("", "_again")):
         said = predict(target.F, x, n=target.n_ensemble, seed=fold(target.seed, "ensemble", repeat, i))
-        arrays[f"correct{suffix}"] = (said.label == y).cpu().numpy()
-        arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y).float().cpu().numpy()
+        arrays[f"correct{suffix}"] = said.label == y
+        arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y)
         if not suffix:
-            arrays["right"] = (said.answers == y).T.contiguous().cpu().numpy()
+            arrays["right"] = (said.answers == y).T
     return arrays
 
 

@@ -76,13 +76,16 @@ class Session:
     @classmethod
     @contextmanager
     def open(
-        cls, directory: Path | None, process: Process = ALONE, progress: bool | Progress = False
+        cls, directory: Path | str | None, process: Process = ALONE, progress: bool | Progress = False
     ) -> "Iterator[Session]":
         """Be the only evaluation that writes into the directory; its processes hold the lock together."""
-        locked = nullcontext() if directory is None or not process.writes else store.locked(directory)
+        if directory is not None and not isinstance(directory, str | Path):
+            raise GradDivError(f"the directory is {directory!r}, expected a path")
+        folder = None if directory is None else Path(directory)
+        locked = nullcontext() if folder is None or not process.writes else store.locked(folder)
         with locked, listening(progress) as listener:
             process.wait()
-            yield cls(directory, process, listener)
+            yield cls(folder, process, listener)
 
     def left(self, job: Job[R]) -> int:
         """How many batches of a job are not on disk."""

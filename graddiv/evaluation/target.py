@@ -1,6 +1,5 @@
 """What is evaluated: a network and the examples on which it is judged."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,20 +14,20 @@ from torch import Tensor
 from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import Bounds, Examples, examples_of, inputs_of
+from graddiv.evaluation.examples import Bounds, Examples, digest, examples_of, unscaled
 from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
 from graddiv.evaluation.run import Advance, Job
 from graddiv.networks import RandomizedNetwork
 from graddiv.networks.inputs import check_takes, naming_the_shape
 from graddiv.networks.prediction import N_ENSEMBLE, predict
 from graddiv.performance import channels_last
-from graddiv.records import MeasurementRecord
+from graddiv.records import AttackRecord, MeasurementRecord, Record
 from graddiv.seeding import isolated
 
 if TYPE_CHECKING:
     from graddiv.experiment import Experiment
 
-M = TypeVar("M", bound=MeasurementRecord)
+R = TypeVar("R", bound=Record)
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
 """(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
@@ -65,12 +64,12 @@ class Target:
         bounds: the least and the greatest value of a pixel, if they are not 0 and 1.
         settings: the other fields of the target, such as `seed`.
         """
-        if bounds is None:
-            data = x if isinstance(x, Dataset) and y is None else examples_of(x, y, dtype=dtype_of(model))
-            F = network_of(model, data.batch(slice(0, 2))[0]).F
+        if isinstance(x, Dataset) and y is None and bounds is None:
+            data: Dataset | Examples = x
+            F = network_of(model, x.batch(slice(0, 2))[0]).F
         else:
-            data, low, high, _ = inputs_of(x, y, bounds, dtype=dtype_of(model))
-            F = rescaled(network_of(model, low + (high - low) * data.x[:2]).F, low, high)
+            data = examples_of(x, y, bounds, dtype=dtype_of(model))
+            F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds)).F, data.bounds)
         target = cls(F, data, **settings)
         first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
         check_takes(F, first)
@@ -108,11 +107,6 @@ class Target:
         """The dimension of an image."""
         return self.data.batch(slice(0, 1))[0].numel()
 
-    @property
-    def shows_images(self) -> bool:
-        """Whether inputs have channels, height and width."""
-        return self.data.batch(slice(0, 1))[0].dim() == 4
-
     def first(self, count: int) -> "Target":
         """Return the same target on its first `count` examples alone."""
         return self.take(slice(0, count))
@@ -121,8 +115,15 @@ class Target:
         """Return the same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
-    def job(self, record: type[M], settings: Mapping[str, Any], measure: Measure, *, work: float) -> Job[M]:
-        """Return the job that measures something on every example; `work` is the cost of a batch in forwards."""
+    def job(
+        self, record: type[R], settings: Mapping[str, Any], measure: Measure, *, work: float, file: str = "",
+        label: str = "",
+    ) -> Job[R]:  # fmt: skip
+        """Return the job that measures something on every example.
+
+        work: the cost of a batch in forwards.
+        file, label: by default those of the kind of record.
+        """
 
         def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
             x, y, ids = self.examples(rows)
@@ -131,9 +132,12 @@ class Target:
             found = {name: t.float() if t.dtype == torch.float64 else t for name, t in found.items()}
             return {name: t.cpu().contiguous().numpy() for name, t in found.items()}
 
-        description = {"kind": record.kind, **settings, **self.describe()}
-        file, b = record.file_name(settings), len(self.data)
-        return Job(record, record.kind, description, file, b, self.batch, work, compute)
+        kind = {} if record is AttackRecord else {"kind": record.kind}  # the first kind, whose files name none
+        description = {**kind, **settings, **self.describe()}
+        if issubclass(record, MeasurementRecord):
+            file = record.file_name(settings)
+        b = len(self.data)
+        return Job(record, label or record.kind, description, file, b, self.batch, work, compute)
 
     def check_answers(self, path: Path) -> None:
         """Refuse to go on beside records of a network that answers otherwise; without the file, write it.
@@ -159,7 +163,7 @@ class Target:
     @property
     def answers_file(self) -> str:
         """Where a directory that may hold several targets keeps the answers of this one."""
-        return f"answers-{hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()[:8]}.json"
+        return f"answers-{digest(json.dumps(self.describe()))[:8]}.json"
 
 
 def target_of(
@@ -189,8 +193,4 @@ def fingerprint(F: RandomizedNetwork) -> str:
 
     Stored records hold it; `runs.state_hash` is another number, since recipes and checkpoints know no class.
     """
-    digest = hashlib.sha256(type(F).__name__.encode())
-    for name, tensor in F.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
+    return digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))
