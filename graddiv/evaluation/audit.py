@@ -1,8 +1,4 @@
-"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down.
-
-Every number comes from records below the output directory, so that a second run goes on where the first stopped, and
-several processes can share the work.
-"""
+"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down."""
 
 import math
 import warnings
@@ -43,7 +39,7 @@ from graddiv.evaluation.models import (
     with_logits,
 )
 from graddiv.evaluation.robustness import Cell, SourceNetwork, attack_all, attack_job, cells, pilot, strong_attacks
-from graddiv.evaluation.run import Session
+from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.evaluation.target import Target
 from graddiv.geometry import NORMS, Linf, radius_of
 from graddiv.networks import RandomizedNetwork
@@ -125,12 +121,12 @@ def audit(
     target = Target(F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
     others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
     called = budget if isinstance(budget, str) else "own"
-    subject = Subject(target, seen, checks, spent, called, geometry, epsilon, data.bounds, dict(about or {}), others)
+    subject = target, seen, checks, spent, called, geometry, epsilon, data.bounds, dict(about or {}), others
     with Session.open(out, process, progress) as session:
         directory = session.directory
         if directory is not None and process.writes:
             target.check_answers(directory / ANSWERS)
-        made = Auditor(subject, replace(session, directory=directory and directory / "records")).audit()
+        made = Auditor(*subject, replace(session, directory=directory and directory / "records")).audit()
         if directory is not None and process.writes:
             made.write(directory)
         process.wait()
@@ -140,10 +136,7 @@ def audit(
 def examine(
     given: GivenModel, data: Examples, seed: int
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
-    """Make all checks, and remedy what can be; return the network, the one whose gradients attacks follow, the checks.
-
-    The checks of gradients are made once the network is what it is found to be.
-    """
+    """Make all checks, and remedy what can be; return the network, the one whose gradients attacks follow, the checks."""
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
 
     def inspect(F: RandomizedNetwork) -> Inspection:
@@ -175,19 +168,18 @@ def examine(
 
 
 @dataclass(frozen=True)
-class Auditor:
+class Auditor(Subject):
     """Carries an audit out, phase by phase."""
 
-    subject: Subject
-    session: Session
+    session: Session = IN_MEMORY
 
     def audit(self) -> Audit:
         """Every phase in its order."""
-        subject, target, budget = self.subject, self.subject.target, self.subject.budget
-        radius: dict[str, Any] = {"epsilon": subject.epsilon, "geometry": subject.geometry}
+        target, budget = self.target, self.budget
+        radius: dict[str, Any] = {"epsilon": self.epsilon, "geometry": self.geometry}
         rho, q = 1.0, math.inf
         if target.random:
-            rho, q = pilot(replace(target, F=subject.seen), session=self._phase("pilot"), **radius)
+            rho, q = pilot(replace(target, F=self.seen), session=self._phase("pilot"), **radius)
         n = budget.draws_for(q) if target.random else 1
         evidence = gather(
             target, session=self._phase("behaviours"), budget=replace(budget, n=n), source=self._seen, **radius
@@ -197,7 +189,7 @@ class Auditor:
         doublings, doubled = double(best, attacked[best], target, budget, self._phase("doubling"))
         of_behaviours = [r for name, group in evidence.groups.items() if name != "random" for r in group]
         records = self._at_radius([*of_behaviours, *attacked.values(), *doubled])
-        job = trajectory_job(target, subject.seen, n=n, m=budget.m, **radius)
+        job = trajectory_job(target, self.seen, n=n, m=budget.m, **radius)
         trajectory = self._phase("trajectory").run([job])
         worst = worst_images(records)
         hit, hit_per_draw = (self._on(images) for images in (worst.images, worst.images_per_draw))
@@ -216,12 +208,12 @@ class Auditor:
         evidence = replace(evidence, groups=groups)
         numbers = three_numbers(clean, clean), three_numbers(robust, robust_per_draw)
         ladder = self._climb(hit_per_draw)
-        return Audit(subject, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
+        return Audit(self, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
 
     @cached_property
     def _seen(self) -> SourceNetwork | None:
         """The network whose gradients attacks take, if it is not the one that is judged."""
-        return SourceNetwork("surrogate", self.subject.seen) if self.subject.surrogate else None
+        return SourceNetwork("surrogate", self.seen) if self.surrogate else None
 
     def _phase(self, name: str) -> Session:
         """The session, in which a phase is a part of the progress."""
@@ -235,14 +227,13 @@ class Auditor:
 
     def _on(self, images: np.ndarray) -> Target:
         """The target on these images in place of its own."""
-        data = self.subject.target.data
+        data = self.target.data
         assert isinstance(data, Examples)
-        return replace(self.subject.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
+        return replace(self.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
 
     def _attack(self, n: int, q: float) -> dict[Cell, AttackRecord]:
         """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
-        subject, target, random = self.subject, self.subject.target, self.subject.target.random
-        budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
+        random, budget, geometry, epsilon = self.target.random, self.budget, self.geometry, self.epsilon
         usual = [attack for attack in budget.attacks(geometry) if not isinstance(attack, Square)]
         wanted = cells(usual, epsilon, n=n, random=random)
         plan = choose(q, budget.passes) if random else Spending(1, budget.passes)
@@ -250,52 +241,49 @@ class Auditor:
         if random:
             one_by_one = [ARC(m=budget.arc_m), ARC(m=budget.arc_m, rule="draw")]
             wanted += cells(with_geometry(one_by_one, geometry), epsilon, modes=["eot"], n=n)
-        peers = [replace(attack, geometry=geometry) for attack in subject.peers]  # named by the user: none is left out
+        peers = [replace(attack, geometry=geometry) for attack in self.peers]  # named by the user: none is left out
         wanted += cells(peers, epsilon, n=n, random=random)
         wanted = [replace(c, source=self._seen) if _takes_gradients(c) else c for c in wanted]
         transfer = PGD(m=2 * budget.m, geometry=geometry)
         wanted += [Cell(transfer, "fixed", 1, epsilon, 0, source) for source in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())
-        return dict(zip(wanted, attack_all(target, wanted, self._phase("attacks")), strict=True))
+        return dict(zip(wanted, attack_all(self.target, wanted, self._phase("attacks")), strict=True))
 
     def _sources(self) -> list[SourceNetwork]:
         """Other networks that adversarial images are made on."""
-        subject, F = self.subject, self.subject.target.F
-        x = subject.target.data.batch(slice(None))[0].to(F.device)
-        radius = subject.epsilon if isinstance(subject.geometry, Linf) else 8 / 255
-        found = [SourceNetwork("substitute", substitute(F, x, radius=radius, steps=subject.budget.substitute_steps))]
+        F = self.target.F
+        x = self.target.data.batch(slice(None))[0].to(F.device)
+        radius = self.epsilon if isinstance(self.geometry, Linf) else 8 / 255
+        found = [SourceNetwork("substitute", substitute(F, x, radius=radius, steps=self.budget.substitute_steps))]
         if F.random and (mean := F.mean()) is not None:
-            found.append(SourceNetwork("noise-free network", Frozen(subject.seen, (mean,))))
+            found.append(SourceNetwork("noise-free network", Frozen(self.seen, (mean,))))
         return found
 
     def _at_radius(self, records: Sequence[AttackRecord]) -> tuple[AttackRecord, ...]:
         """Each evaluation once, clean images first, at the radius of the audit and with all images kept."""
-        count = len(self.subject.target.data)
+        count = len(self.target.data)
         kept = {
             repr((r.label, r.attack, r.mode, r.n, r.source)): r
             for r in records
-            if (r.is_clean or r.epsilon == self.subject.epsilon) and len(r.images) == r.examples == count
+            if (r.is_clean or r.epsilon == self.epsilon) and len(r.images) == r.examples == count
         }
         return tuple(sorted(kept.values(), key=lambda r: not r.is_clean))
 
     def _climb(self, hit: Target) -> tuple[Rung, ...]:
-        """What randomness buys: the network when the adversary knows k draws, and without noise.
-
-        Each is attacked through what is known and by the images of `hit`, which attacks on fresh draws made.
-        """
-        subject, target, F = self.subject, self.subject.target, self.subject.target.F
+        """The network when the adversary knows k draws, and without noise; attacked by the images of `hit`, too."""
+        target, F = self.target, self.target.F
         if not F.random:
             return ()
-        drawn = [F.draw(fold(target.seed, "ladder", i)) for i in range(max(subject.budget.known))]
-        rungs = {f"known-{k}": tuple(drawn[:k]) for k in subject.budget.known}
+        drawn = [F.draw(fold(target.seed, "ladder", i)) for i in range(max(self.budget.known))]
+        rungs = {f"known-{k}": tuple(drawn[:k]) for k in self.budget.known}
         if (free := F.mean()) is not None:
             rungs[NOISE_FREE] = (free,)
-        attack, untouched = APGD(m=2 * subject.budget.m, geometry=subject.geometry), Cell(None, "fixed", 1, 0.0, 0)
+        attack, untouched = APGD(m=2 * self.budget.m, geometry=self.geometry), Cell(None, "fixed", 1, 0.0, 0)
         found = []
         for name, noises in rungs.items():
             frozen = replace(target, F=Frozen(F, noises), name=name)
-            source = SourceNetwork("surrogate", Frozen(subject.seen, noises)) if subject.surrogate else None
-            cell = Cell(attack, "fixed", 1, subject.epsilon, 0, source)
+            source = SourceNetwork("surrogate", Frozen(self.seen, noises)) if self.surrogate else None
+            cell = Cell(attack, "fixed", 1, self.epsilon, 0, source)
             jobs = [attack_job(frozen, untouched), attack_job(frozen, cell)]
             handed_on = attack_job(replace(frozen, data=hit.data), untouched).below("handed-on")
             clean, *attacked = self._phase("ladder").run([job.below(name) for job in (*jobs, handed_on)])

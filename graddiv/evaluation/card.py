@@ -1,10 +1,6 @@
 """What an audit found, the card that it becomes, and boards of cards.
 
-A card is a JSON file with the keys of RobustBench's, and what a randomized network needs beside them.  RobustBench's
-numbers are strings in percent; ours stand apart as numbers between 0 and 1, with their intervals.
-
-Whoever finds better adversarial examples needs no attack code of ours to lower an entry: a file of images is enough.
-They are scored on draws that had no part in making them, and the entry falls to the lower of the two numbers.
+A card is a JSON file with the keys of RobustBench's, whose numbers are strings in percent, and numbers of ours.
 """
 
 import io
@@ -165,7 +161,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
     doublings, T = audit.evidence["doublings"], target.n_ensemble if F.random else 1
     shared = "none" if not F.random else "shared by a batch, or per_example" if F.pointwise else "per_example"
     law, outcomes = type(original(F)).__name__, audit.checks["support"].evidence.get("outcomes")
-    q, cos_n = (audit.q, _cosine(audit.n, audit.q)) if F.random else (None, 1.0)
+    cos_n = 0.0 if audit.q == 0 else 1 / math.sqrt(1 + 1 / (audit.n * audit.q))  # of n gradients' mean to the true one
     return {
         "format": FORMAT,
         **dict.fromkeys(ABOUT, ""),
@@ -193,7 +189,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
         },
         "ladder": [{**rung._asdict(), "interval": list(rung.interval)} for rung in audit.ladder],
         "attack": _attacks_json(audit),
-        "concentration": {"rho": audit.rho, "q": q, "cos_n": cos_n},
+        "concentration": {"rho": audit.rho, "q": audit.q if F.random else None, "cos_n": cos_n},
         "sweep": {
             "doublings": [d._asdict() for d in doublings],
             "tolerance": subject.budget.tolerance,
@@ -215,21 +211,11 @@ def card_of(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _cosine(n: int, q: float) -> float:
-    """1 / sqrt(1 + 1/(n q)): the cosine of the mean of n gradients with their expectation."""
-    return 0.0 if q == 0 else 1 / math.sqrt(1 + 1 / (n * q))
-
-
 def numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
     """A1, A_T and W_k with their intervals."""
     worst = {str(k): estimate_json(value) for k, value in numbers.worst.items()}
-    return {
-        "A1": estimate_json(numbers.per_draw),
-        "A_T": estimate_json(numbers.ensemble),
-        f"W_{HEADLINE}": worst.get(str(HEADLINE)),
-        "W": worst,
-        "exact": numbers.exact,
-    }
+    several = {"A1": estimate_json(numbers.per_draw), "A_T": estimate_json(numbers.ensemble)}
+    return {**several, f"W_{HEADLINE}": worst.get(str(HEADLINE)), "W": worst, "exact": numbers.exact}
 
 
 def estimate_json(estimate: Estimate) -> dict[str, float]:
@@ -291,11 +277,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def board(directory: Path) -> Path:
-    """Make one page of all cards below a directory, and return it.
-
-    Entries go from the highest to the lowest lower bound of the ensemble's accuracy under attack.  Audited networks
-    come first; those without a sweep or without adversarial examples are listed as unaudited.
-    """
+    """Make one page of all cards below a directory, ranked by the lower bound of the ensemble's accuracy."""
     from graddiv.report.audit import write_board
 
     entries = []

@@ -1,6 +1,6 @@
 """Measurements of gradients: how concentrated they are, what an adversary gains by it, and what Theorem 1 allows."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
@@ -42,7 +42,6 @@ SHARES = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
 @measurement("concentration", ConcentrationRecord, lambda budget: {"n": budget.gradients})
 def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[ConcentrationRecord]:
     """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example."""
-    _check_two(n)
     p = target.pixels
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -66,7 +65,6 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[Concentratio
 @measurement("gradients", GradientsRecord, lambda budget: {"n": budget.gradients})
 def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES) -> Job[GradientsRecord]:
     """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
-    _check_two(n)
     target = target.first(examples)
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -84,24 +82,18 @@ def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = GRADIEN
 def gradient_noise_job(
     target: Target, *, epsilon: float, n: int = PILOT_GRADIENTS, geometry: Geometry = LINF
 ) -> Job[GradientNoiseRecord]:
-    """Measure |mu|, tr Cov, q and rho of n gradients at x0 and where a short attack leads, and the cosine of two means.
-
-    R at the clean x, for instance, disperses the gradients there and leaves those at attacked points together, so the
-    draws that an adversary needs are told by the second alone.
-    """
-    _check_two(n)
+    """Measure |mu|, tr Cov, q and rho of n gradients at x0 and where a short attack leads."""
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         view, path = (EOT(target.F, of, fold(target.seed, "gradient noise")) for of in (n, n // 2))
-        found: dict[str, list[Tensor]] = {}
+        found: list[dict[str, Tensor]] = []
         points = (x, along_the_attack(path, x, y, epsilon, geometry))
         for point in reporting(points, len(points), advance):
-            noise = gradient_noise(view, PILOT, point, y)
-            values = {**noise._asdict(), "q": noise.q, "predicted": noise.cosine_of_two(n)}
-            values["measured"] = measured_cosine(view, PILOT, point, y)
-            for name in ("rho", "mean_length", "trace", "q", "predicted", "measured"):
-                found.setdefault(name, []).append(values[name])
-        return {name: torch.stack(columns, 1) for name, columns in found.items()}
+            _, rho, mean_length, trace = noise = gradient_noise(view, PILOT, point, y)
+            measured = measured_cosine(view, PILOT, point, y)
+            values = {"rho": rho, "mean_length": mean_length, "trace": trace, "q": noise.q}
+            found.append({**values, "predicted": noise.cosine_of_two(n), "measured": measured})
+        return {name: torch.stack([at[name] for at in found], 1) for name in found[0]}
 
     norm = {} if isinstance(geometry, Linf) else {"norm": geometry.name}  # as in records from before it was named
     return target.job(GradientNoiseRecord, {"n": n, **norm, "epsilon": epsilon}, measure, work=12.0 * n)
@@ -109,25 +101,18 @@ def gradient_noise_job(
 
 @measurement("nearby", NearbyRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
 def nearby_job(target: Target, *, epsilon: float, n: int = 20, shares: Sequence[float] = SHARES) -> Job[NearbyRecord]:
-    """Measure the mean cosine and the mean length of n gradients at x + d (2u - 1), u uniform, for distances d.
-
-    A regularizer that sees the clean x alone may be met there alone: by a kink so narrow that no adversary lingers
-    in it.  Gradients that come together again within a small part of epsilon tell.
-
-    epsilon: the largest l_inf distance.
-    shares: distances as shares of epsilon, all along one random direction for each example.
-    """
-    _check_two(n)
+    """Measure the mean cosine and length of n gradients at x + d (2u - 1), u uniform, for shares d of epsilon."""
     distances = [share * epsilon for share in shares]
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         u = uniform(fold(target.seed, "nearby", "direction"), ids, target.pixels).reshape(x.shape)
         agreement, lengths = [], []
         for distance in reporting(distances, len(distances), advance):
-            point, noted = displaced(x, u, distance), list[Tensor]()
+            point = displaced(x, u, distance)
             with running_statistics(target.F):
-                agreement.append(moments_of(_noting(noted, _models(target, n), point, y)).mean_cosine())
-            lengths.append(torch.stack(noted).mean(0))
+                pairs = [input_gradient(f, point, y) for f in _models(target, n)]
+            agreement.append(moments_of(pairs).mean_cosine())
+            lengths.append(torch.stack([g.flatten(1).norm(dim=1) for _, g in pairs]).mean(0))
         return {"mean_cosine": torch.stack(agreement, 1), "length": torch.stack(lengths, 1)}
 
     settings = {"n": n, "epsilon": epsilon, "distances": distances}
@@ -148,16 +133,11 @@ def displaced(x: Float[Tensor, "b ..."], u: Float64[Tensor, "b ..."], distance: 
 def loss_increase_job(
     target: Target, *, epsilon: float, n: int = 20, m: int = 20, fresh: int = 20, gradients: int = GRADIENTS
 ) -> Job[LossIncreaseRecord]:
-    """Measure Delta, the increase of the expected loss under EOT-PGD, beside Theorem 1's bound on it; both in l_inf.
+    """Measure Delta, the increase of the expected loss under EOT-PGD in l_inf, beside Theorem 1's bound on it.
 
-    fresh: how many models, which the attack has not seen, the increase is averaged over.
-    gradients: how many gradients the expectations of Theorem 1 are taken over; at least 2.
-
-    Arrays: increase (Delta), first_order = epsilon |E g|_1, theorem = epsilon M_X rho_1 with M_X = max_i |g_i|_2, the
-    bound on it, tightness = first_order / theorem, holds = whether it is at most 1, excess = |E g|_1 / (E|g| rho_1).
-    The bound is one on small steps: Delta itself may exceed it where the loss is not linear on the way.
+    fresh: models, which the attack has not seen, that the increase is averaged over.
+    gradients: gradients that the expectations of Theorem 1 are taken over.
     """
-    _check_two(gradients)
     attack = PGD(m=m, seed=fold(target.seed, "increase", "attack"))
     settings = {"epsilon": epsilon, "n": n, "m": m, "alpha": attack.alpha, "fresh": fresh, "gradients": gradients}
 
@@ -178,10 +158,7 @@ def loss_increase_job(
 def rotation_job(
     target: Target, *, epsilon: float, geometry: Geometry = LINF, m: int = 20, angles: Sequence[float] = ANGLES
 ) -> Job[RotationRecord]:
-    """Measure what PGD on one sample model still achieves, on that model, when its gradients are turned by an angle.
-
-    Linf is the paper's setting, in L2 the gain is proportional to the cosine; angles are in degrees, 0 to 180.
-    """
+    """Measure what PGD on one sample model achieves when its gradients are turned by angles of 0 to 180 degrees."""
     attack = RotatedPGD(geometry=geometry, m=m, seed=fold(target.seed, "rotation", "attack"))
     settings = {"norm": geometry.name, "epsilon": epsilon, "m": m, "alpha": attack.alpha, "angles": list(angles)}
 
@@ -204,19 +181,6 @@ def rotation_job(
 
 def _models(target: Target, n: int) -> Iterator[SampleModel]:
     """Yield the n sample models whose gradients are measured: the same ones in all measurements of a target."""
-    return models_of(target.F, n, fold(target.seed, "gradients"))
-
-
-def _noting(
-    lengths: list[Tensor], models: Iterable[SampleModel], x: Tensor, y: Tensor
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield s_i and grad s_i of each model, and note |grad s_i|."""
-    for f in models:
-        s, g = input_gradient(f, x, y)
-        lengths.append(g.flatten(1).norm(dim=1))
-        yield s, g
-
-
-def _check_two(n: int) -> None:
     if n < 2:
         raise GradDivError(f"n is {n}, expected at least 2 gradients to compare")
+    return models_of(target.F, n, fold(target.seed, "gradients"))

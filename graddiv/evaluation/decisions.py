@@ -1,7 +1,4 @@
-"""Measurements of what sample models decide: regions, votes and their certificates, ensembles, transfer.
-
-In the paper: docs/equations.md.
-"""
+"""Measurements of what sample models decide: regions, votes and their certificates, ensembles, transfer."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -35,8 +32,7 @@ def boundary_job(
 ) -> Job[BoundaryRecord]:
     """The class that each sample model, and last the ensemble, names at x + c_i axis_1 + c_j axis_2, cut to the box.
 
-    The first axis is the perturbation of EOT-PGD, the second that of another run, with other models and another start,
-    made orthogonal to the first and as long.  `grid` is odd, so that the image itself is one of the points.
+    The axes are perturbations of two runs of EOT-PGD, the second made orthogonal to the first and as long.
     """
     target = target.first(examples)
     models = min(models, count_models(target.F, max(models, target.n_ensemble)))
@@ -67,21 +63,15 @@ def boundary_job(
 def _predicted_classes(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8[Tensor, "k g"]:
     """Return the class at each point: for each of the first `models` members of the ensemble, then for the ensemble."""
     predict(target.F, points[:2], n=1)  # lets a foreign network find out whether its models are pointwise
+    n, seed = max(models, target.n_ensemble), fold(target.seed, "boundary", "models")
     parts = torch.split(points, target.batch if target.F.pointwise else 1)
-    answers, scores = [], torch.zeros((), dtype=torch.float64, device=points.device)
-    with torch.no_grad(), running_statistics(target.F):
-        for f in models_of(target.F, max(models, target.n_ensemble), fold(target.seed, "boundary", "models")):
-            z = torch.cat([f(part) for part in parts])
-            answers.append(z.argmax(1))
-            scores = scores + z.double().softmax(1)
-    return torch.stack([*answers[:models], scores.argmax(1)]).to(torch.uint8)
+    said = [predict(target.F, part, n=n, seed=seed) for part in parts]
+    answers, label = torch.cat([each.answers for each in said], 1), torch.cat([each.label for each in said])
+    return torch.stack([*answers[:models], label]).to(torch.uint8)
 
 
 def _second_axis(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], ids: Tensor) -> Float[Tensor, "b ..."]:
-    """Return the part of `second` orthogonal to `first`, scaled to the same length.
-
-    Where the two are parallel, so that nothing is left, a random orthogonal direction takes its place.
-    """
+    """Return the part of `second` orthogonal to `first`, or a random direction where none is left, as long as it."""
     noise = (uniform(0, ids, first[0].numel()) - 0.5).to(first.dtype).reshape(first.shape)
     length = NORMS["l2"].norm
     unit = first / per_example(length(first).clamp_min(1e-30), first)
@@ -92,11 +82,7 @@ def _second_axis(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], 
 
 @measurement("ensemble", EnsembleSizeRecord, lambda budget: {"n": budget.gradients})
 def ensemble_size_job(target: Target, *, n: int = 100) -> Job[EnsembleSizeRecord]:
-    """right[., i] = whether the ensemble of the first i + 1 sample models is right on the clean image.
-
-    The models are those that judge the first repeat of an attack, so that the accuracy at i + 1 = n_ensemble is the
-    clean accuracy in the table.
-    """
+    """right[., i] = whether the ensemble of the first i + 1 of the models that judge attacks is right on the image."""
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
@@ -113,11 +99,7 @@ def ensemble_size_job(target: Target, *, n: int = 100) -> Job[EnsembleSizeRecord
     "transfer", TransferRecord, lambda budget: {"k": budget.models, "m": budget.m}, of_random_networks_only=True
 )
 def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) -> Job[TransferRecord]:
-    """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i.
-
-    Each model is attacked once, and bound once more to judge the images of all others: k attacks, 2k draws of noise,
-    and one model in memory at a time.  A network of fewer than k, all equally likely, has each once in the matrix.
-    """
+    """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i; one model in memory at a time."""
     if not target.random or k < 2:
         raise GradDivError(
             f"a transfer matrix of {k if target.random else 1} models has nothing off its diagonal: "
@@ -157,13 +139,16 @@ def certify(
 
     Any network may vote; a radius needs Gaussian noise, on the image or on a 1-Lipschitz first layer.
 
-    n: draws that bound the share.
-    choosing: draws that choose the class; they must be others, or the bound would not hold.
+    n, choosing: draws that bound the share, and other ones that choose the class.
     alpha: the probability with which the certificate of an example may be wrong.
     """
     from scipy.stats import beta
 
-    _check(n, choosing, alpha)
+    if n < 1 or choosing < 1 or not 0 < alpha < 1:
+        raise GradDivError(
+            f"n is {n}, choosing {choosing} and alpha {alpha}, "
+            "expected at least one draw of each and a probability between 0 and 1"
+        )
     winner = votes(F, x, choosing, fold(seed, "choosing")).argmax(1)
     counts = votes(F, x, n, fold(seed, "counting")).gather(1, winner[:, None]).squeeze(1).cpu().numpy()
     share = torch.from_numpy(np.where(counts > 0, beta.ppf(alpha, np.maximum(counts, 1), n - counts + 1), 0.0))
@@ -188,21 +173,12 @@ def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "
 @measurement("certificate", CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True)
 def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOSING) -> Job[CertificateRecord]:
     """Certify every example; the arrays are those of a `Certificate`, and whether the winner is the true class."""
-    _check(draws, choosing, ALPHA)
     sigma = target.F.sigma if isinstance(target.F, GaussianSmoothing) else 0.0
     settings = {"draws": draws, "choosing": choosing, "alpha": ALPHA, "sigma": sigma}
     seed = fold(target.seed, "certificate")
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         found = certify(target.F, x, n=draws, choosing=choosing, seed=seed)
-        return {"label": found.label, "share": found.share, "radius": found.radius, "correct": found.label == y}
+        return {**found._asdict(), "correct": found.label == y}
 
     return target.job(CertificateRecord, settings, measure, work=float(draws + choosing))
-
-
-def _check(n: int, choosing: int, alpha: float) -> None:
-    if n < 1 or choosing < 1 or not 0 < alpha < 1:
-        raise GradDivError(
-            f"n is {n}, choosing {choosing} and alpha {alpha}, "
-            "expected at least one draw of each and a probability between 0 and 1"
-        )

@@ -13,11 +13,18 @@ from graddiv.attacks import Attack
 from graddiv.attacks.suites import STRONG, suite
 from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.elimination import attack_until_fooled
 from graddiv.evaluation.examples import Bounds
 from graddiv.evaluation.inspection import Inspection
 from graddiv.evaluation.models import Model, settled
-from graddiv.evaluation.robustness import MODES, attack_all, cells, papers_cells, parse_modes, strong_cells
+from graddiv.evaluation.robustness import (
+    MODES,
+    attack_all,
+    attack_until_fooled,
+    cells,
+    papers_cells,
+    parse_modes,
+    strong_cells,
+)
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Geometry, in_bytes, radius_of
