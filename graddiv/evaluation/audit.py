@@ -75,12 +75,10 @@ def audit(
         print(report.robust.ensemble, report.shortcomings)
         report.write("audits/mine")  # the page, the card, the adversarial examples
 
-    Returns an `Audit`.  `clean` and `robust` hold three numbers each, accuracies as shares with their 95 % interval
-    (`mean`, `low`, `high`): `per_draw` where one draw answers, `ensemble` where n_ensemble do, `worst[k]` where an
-    attacker may ask k times.  `checks` and `indicators` are what was found before and during the attacks,
-    `shortcomings` says why the evidence is not sufficient (empty where it is), `complete` and `exit_code` sum that up,
-    `ladder` is what an adversary achieves who knows the draws, `x_adv` holds the adversarial examples, `card`
-    everything as JSON, and `write(directory)` makes the page.  docs/audit.md explains how to read it.
+    Returns an `Audit`.  `clean` and `robust` hold three accuracies each, with 95 % intervals (`mean`, `low`, `high`):
+    `per_draw` where one draw answers, `ensemble` where n_ensemble do, `worst[k]` where an attacker may ask k times.
+    `shortcomings` says why the evidence is not sufficient, `x_adv` holds the adversarial examples, `card` everything as
+    JSON, and `write(directory)` makes the page.  docs/audit.md explains how to read it.
 
     model: a module, a RandomizedNetwork, a function x -> logits, a list of modules of which one answers at random, or
         the directory of a run.  In the mode in which it answers: nothing is switched.
@@ -136,7 +134,7 @@ def audit(
 def examine(
     given: GivenModel, data: Examples, seed: int
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
-    """Make all checks, and remedy what can be; return the network, the one whose gradients attacks follow, the checks."""
+    """Make all checks, and remedy what can be; return the network, the one that attacks follow, the checks."""
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
 
     def inspect(F: RandomizedNetwork) -> Inspection:

@@ -95,10 +95,7 @@ def three_numbers(of_ensemble: JudgementRecord, record: JudgementRecord) -> Thre
 
 
 def worst_of(record: JudgementRecord, k: int) -> Float[np.ndarray, " b"]:
-    """C(N - e, k) / C(N, k) for e errors among N draws: unbiased for the probability that k draws are all right.
-
-    share^k where the share is exact; the same of an estimated share would be too high.
-    """
+    """C(N - e, k) / C(N, k) for e errors among N draws, unbiased; share^k where the share is exact."""
     draws = record.right.shape[1]
     if record.outcomes > 0 or draws == 1:
         return record.share.astype(np.float64) ** k
@@ -150,13 +147,7 @@ class Doubling(NamedTuple):
 def double(
     cell: Cell, record: AttackRecord, target: Target, budget: Budget, session: Session
 ) -> tuple[list[Doubling], list[AttackRecord]]:
-    """Double each setting by itself and go on with the one that gains most, until none does, or all looks are used.
-
-    "Stops helping" is a claim of equivalence: not that no difference was found, but that the upper bound of the gain
-    lies below the tolerance.
-
-    cell, record: the attack to begin with.
-    """
+    """Double each setting by itself and go on with the one that gains most, until all bounds are small enough."""
     settings = (*(("n",) if target.random else ()), "m", "restarts")
     found, made = list[Doubling](), [record]
     for look in range(1, budget.looks + 1):
@@ -182,15 +173,12 @@ def _doubled(cell: Cell, setting: str) -> Cell:
 def _compared(look: int, setting: str, shorter: AttackRecord, longer: AttackRecord, level: float) -> Doubling:
     before, after = ((r.correct, r.correct_again) for r in (shorter, longer))
     values = int(shorter.value(setting)), int(longer.value(setting))
-    accuracies = [float((a.mean() + b.mean()) / 2) for a, b in (before, after)]
-    gain, bound = gain_bound(before, after, level)
-    return Doubling(look, setting, *values, accuracies[0], accuracies[1], gain, bound)
+    shorter_left, longer_left = (float((a.mean() + b.mean()) / 2) for a, b in (before, after))
+    return Doubling(look, setting, *values, shorter_left, longer_left, *gain_bound(before, after, level))
 
 
 def gain_bound(before: Sequence[np.ndarray], after: Sequence[np.ndarray], level: float) -> tuple[float, float]:
-    """Return the gain of a longer attack and its upper bound at a level, from verdicts on the same images.
-
-    before, after: whether each ensemble is right on each image, for the shorter and the longer attack.
+    """Return the gain of a longer attack and its upper bound at a level, from verdicts of ensembles on the same images.
 
     d_i = mean over ensembles of before - after; the bound is Agresti and Min's for paired shares, mean d + z sd with a
     pseudo-count of 1/2 to each side, but never below 1 - level^(1/N), what N images without any change leave open.

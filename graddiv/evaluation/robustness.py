@@ -19,8 +19,8 @@ from graddiv.attacks.spgd import FEWEST_STEPS, Spending, choose
 from graddiv.attacks.suites import ATTACKS, STRONG, suite
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.budget import Budget, with_geometry
-from graddiv.evaluation.concentration import gradient_noise_job
 from graddiv.evaluation.examples import digest
+from graddiv.evaluation.jobs import gradient_noise_job
 from graddiv.evaluation.run import IN_MEMORY, Advance, Job, Session
 from graddiv.evaluation.target import Target
 from graddiv.geometry import LINF, Geometry
@@ -163,10 +163,7 @@ def strong_cells(
     target: Target, epsilons: Sequence[float], session: Session = IN_MEMORY, *, passes: int = PASSES, repeats: int = 1,
     geometry: Geometry = LINF,
 ) -> list[Cell]:  # fmt: skip
-    """Clean images and the strong suite; `passes` per image and attack, split into n and m by a pilot at each epsilon.
-
-    Where the noise has few values, the attacks see all of them, and ARC, which takes them one by one, is among them.
-    """
+    """Clean images and the strong suite; a pilot splits `passes` into n and m, and few values of the noise add ARC."""
     support = target.F.support() if target.random else None
     found = cells([], [], repeats=repeats)
     for epsilon in epsilons:

@@ -35,10 +35,7 @@ Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
 KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
 ASKED = 4  #: On how many images, the first ones, the answers of two networks are compared.
 RELATIVE, ABSOLUTE = 1e-3, 0.05
-"""Tolerance of log-probabilities: other devices differ by less, other networks by more.
-
-The probabilities themselves would not do, since a network that is sure of an image says 1 with most kinds of noise.
-"""
+"""Tolerance of log-probabilities: other devices differ by less, other networks by more."""
 LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
 
@@ -57,13 +54,7 @@ class Target:
 
     @classmethod
     def of(cls, model: Model, x: object, y: object = None, bounds: Bounds | None = None, **settings: Any) -> "Target":
-        """Make a target of a model in memory.
-
-        model: what `network_of` takes; whether a module draws by itself is found out.
-        x, y: images in [0, 1] and labels; or x is a data set or a DataLoader of both, and y is left out.
-        bounds: the least and the greatest value of a pixel, if they are not 0 and 1.
-        settings: the other fields of the target, such as `seed`.
-        """
+        """Make a target of a model in memory; arguments as for `evaluate`, settings are fields such as `seed`."""
         if isinstance(x, Dataset) and y is None and bounds is None:
             data: Dataset | Examples = x
             F = network_of(model, x.batch(slice(0, 2))[0]).F
@@ -119,11 +110,7 @@ class Target:
         self, record: type[R], settings: Mapping[str, Any], measure: Measure, *, work: float, file: str = "",
         label: str = "",
     ) -> Job[R]:  # fmt: skip
-        """Return the job that measures something on every example.
-
-        work: the cost of a batch in forwards.
-        file, label: by default those of the kind of record.
-        """
+        """Return the job that measures something on every example; `work` is the cost of a batch in forwards."""
 
         def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
             x, y, ids = self.examples(rows)
@@ -134,16 +121,11 @@ class Target:
 
         kind = {} if record is AttackRecord else {"kind": record.kind}  # the first kind, whose files name none
         description = {**kind, **settings, **self.describe()}
-        if issubclass(record, MeasurementRecord):
-            file = record.file_name(settings)
-        b = len(self.data)
-        return Job(record, label or record.kind, description, file, b, self.batch, work, compute)
+        file = record.file_name(settings) if issubclass(record, MeasurementRecord) else file
+        return Job(record, label or record.kind, description, file, len(self.data), self.batch, work, compute)
 
     def check_answers(self, path: Path) -> None:
-        """Refuse to go on beside records of a network that answers otherwise; without the file, write it.
-
-        Parameters do not tell that the code around them was changed, or a number in it such as sigma.
-        """
+        """Refuse to go on beside records of a network that answers otherwise; without the file, write it."""
         x = self.examples(slice(0, ASKED))[0]
         with isolated(self.seed):  # a module that draws by itself draws the same again
             answers = predict(self.F, x, n=1, seed=self.seed).scores.tolist()
@@ -189,8 +171,5 @@ def target_of(
 
 
 def fingerprint(F: RandomizedNetwork) -> str:
-    """Return a sha256 of the class, parameters and buffers, by which a record knows its network.
-
-    Stored records hold it; `runs.state_hash` is another number, since recipes and checkpoints know no class.
-    """
+    """sha256 of the class, parameters and buffers, as records hold it; `runs.state_hash` knows no class."""
     return digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))
