@@ -17,6 +17,7 @@ from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.attacks.spgd import Spending, choose
 from graddiv.distributed import ALONE, Process, chosen_device
 from graddiv.errors import GradDivWarning, require, unknown
+from graddiv.evaluation import models
 from graddiv.evaluation.behaviours import gather
 from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
 from graddiv.evaluation.card import ABOUT, Audit, Rung, Subject
@@ -25,19 +26,7 @@ from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
 from graddiv.evaluation.in_memory import check_counts, check_radius
 from graddiv.evaluation.inspection import Inspection, Item
 from graddiv.evaluation.judgement import double, judgement_job, three_numbers, trajectory_job, worst_images
-from graddiv.evaluation.models import (
-    Frozen,
-    GivenModel,
-    Model,
-    dtype_of,
-    network_of,
-    rescaled,
-    settled,
-    straight_through_surrogate,
-    substitute,
-    with_gradients,
-    with_logits,
-)
+from graddiv.evaluation.models import Frozen, GivenModel, Model, dtype_of, network_of, substitute
 from graddiv.evaluation.robustness import Cell, SourceNetwork, attack_all, attack_job, cells, pilot, strong_attacks
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.evaluation.target import Target
@@ -143,21 +132,21 @@ def examine(
     def remedied(name: str, how: str) -> Item:
         return found[name]._replace(verdict="warn", sentence=f"{found[name].sentence}; {how}")
 
-    F = rescaled(given.F, data.bounds)
+    F = models.rescaled(given.F, data.bounds)
     found = {"random": CHECKS["random"](inspect(F))}
     if found["random"].verdict == "fail":
-        F = rescaled(settled(given.F, draws=not given.F.random), data.bounds)
+        F = models.rescaled(models.settled(given.F, draws=not given.F.random), data.bounds)
         found["random"] = remedied("random", f"it is audited as {'random' if F.random else 'deterministic'}")
     found["logits"] = CHECKS["logits"](inspect(F))
     if found["logits"].verdict != "pass":
-        F = with_logits(F)
+        F = models.with_logits(F)
         found["logits"] = remedied("logits", "the audit takes their logarithm")
     now = inspect(F)
     checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
     if now.usable_gradients is not None:
         return F, F, checks
-    F = with_gradients(F)
-    seen = straight_through_surrogate(F)
+    F = models.with_gradients(F)
+    seen = models.straight_through_surrogate(F)
     how = "attacks follow a surrogate in which flat functions of torch hand the gradient on"
     if inspect(seen).usable_gradients is None:
         seen, how = F, "no surrogate was found, so that only attacks without gradients and by transfer can work"

@@ -295,12 +295,10 @@ def board(directory: Path) -> Path:
 
 
 def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = "", attack: str = "") -> dict[str, Any]:
-    """Score adversarial examples of a card again, or a file of other ones, and return what was found.
+    """Score the adversarial examples of a card again on other draws, or those of a file, which may lower the card.
 
-    path: the card, or the directory of its audit.
-    model: the network that the card is of.
-    images: an .npz file whose `x_adv` stands in place of the card's own, in the same order and with pixels in [0, 1].
-    who, attack: stand on the card if the file lowers it.
+    path, model: the card, or the directory of its audit, and its network.
+    images: an .npz file with another `x_adv`, in the same order and with pixels in [0, 1].
     """
     card, file = read_card(path), path / CARD if path.is_dir() else path
     held = file.parent / ADVERSARIAL

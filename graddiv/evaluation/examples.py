@@ -67,9 +67,6 @@ def examples_of(
 ) -> Examples:  # fmt: skip
     """Make examples, with pixels scaled to [0, 1], of tensors, arrays, a Dataset or a DataLoader.
 
-    x, y: images and labels; y is left out where x holds both.
-    bounds: the least and the greatest value of a pixel; 0 and 1 if None.
-    examples: only the first so many.
     dtype: the type that images are computed in; by default their own, or float32 for half precision and integers.
     """
     if examples is not None and examples < 1:

@@ -53,9 +53,8 @@ def evaluate(
             for row in rows:
                 print(epsilon, row.label, row.accuracy.mean, row.accuracy.interval)
 
-    Returns an `AttackRecord` for each attack, mode, epsilon and repeat, and for clean images: whether each example was
-    right, model by model, and what it cost.  `table` sums them up.  What would make the numbers mean something else
-    than they seem to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.
+    Returns an `AttackRecord` for each attack, mode, epsilon and repeat, and for clean images; `table` sums them up.
+    A `GradDivWarning` tells what makes the numbers mean something else; `graddiv.audit` looks more closely.
 
     model: a module (whether it is random is found out), a `RandomizedNetwork`, a function x -> logits, a list of
         modules of which one answers at random, or the directory of a run.
@@ -72,14 +71,9 @@ def evaluate(
     batch: how many images are looked at together.
     bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
     directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
-        A network that answers otherwise than the one they are of is refused.
     progress: whether to show a bar, or a callback (done, total, label).
     """
-    return _evaluated(
-        attack_all, model, x, y, epsilon=epsilon, attacks=attacks, suite_name=suite_name, modes=modes, n=n,
-        repeats=repeats, n_ensemble=n_ensemble, seed=seed, batch=batch, bounds=bounds, directory=directory,
-        progress=progress,
-    )  # fmt: skip
+    return _evaluated(attack_all, **locals())
 
 
 def evaluate_total(
@@ -90,8 +84,7 @@ def evaluate_total(
         (record,) = evaluate_total(F, x, y, epsilon=8 / 255)
         print(record.correct.mean(), record.passes.sum(1).mean())
 
-    paper_rows: whether the Total is taken over the paper's 16 rows alone.  It leaves out Square, EOT-FAB and EOT-B&B,
-        which take most of the passes of the paper's suite.
+    paper_rows: only the paper's 16 rows, without Square, EOT-FAB and EOT-B&B, which take most of the passes.
     """
     return _evaluated(attack_until_fooled, model, x, y, paper_rows=paper_rows, **options)
 

@@ -22,18 +22,7 @@ from graddiv.evaluation.target import Target
 from graddiv.geometry import LINF, NORMS, Geometry, Linf, per_example
 from graddiv.networks import GaussianSmoothing, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.networks.prediction import count_models, logits_from, models_of, predict, score
-from graddiv.records import (
-    BoundaryRecord,
-    CertificateRecord,
-    ConcentrationRecord,
-    EnsembleSizeRecord,
-    GradientNoiseRecord,
-    GradientsRecord,
-    LossIncreaseRecord,
-    NearbyRecord,
-    RotationRecord,
-    TransferRecord,
-)
+from graddiv.records import kinds
 from graddiv.seeding import fold, uniform
 
 GRADIENTS = 100  #: How many gradients, one for each sample model, the paper estimates concentration from.
@@ -50,8 +39,8 @@ CHOOSING = 100  #: Draws that choose the class, apart from those that bound its 
 ALPHA = 0.001  #: How often a certificate may be wrong by bad luck of the draws.
 
 
-@measurement("concentration", ConcentrationRecord, lambda budget: {"n": budget.gradients})
-def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[ConcentrationRecord]:
+@measurement("concentration", kinds.ConcentrationRecord, lambda budget: {"n": budget.gradients})
+def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.ConcentrationRecord]:
     """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example."""
     p = target.pixels
 
@@ -70,11 +59,13 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[Concentratio
             "usable": found.usable,
         }
 
-    return target.job(ConcentrationRecord, {"n": n, "p": p}, measure, work=2.0 * n)
+    return target.job(kinds.ConcentrationRecord, {"n": n, "p": p}, measure, work=2.0 * n)
 
 
-@measurement("gradients", GradientsRecord, lambda budget: {"n": budget.gradients})
-def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES) -> Job[GradientsRecord]:
+@measurement("gradients", kinds.GradientsRecord, lambda budget: {"n": budget.gradients})
+def gradients_job(
+    target: Target, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES
+) -> Job[kinds.GradientsRecord]:
     """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
     target = target.first(examples)
 
@@ -84,15 +75,15 @@ def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = GRADIEN
             v = directions(torch.stack([input_gradient(f, x, y)[1] for f in models])).v
         return {"gradients": v.transpose(0, 1).to(torch.float16), "cosines": cosines(v), "images": x}
 
-    return target.job(GradientsRecord, {"n": n, "p": target.pixels}, measure, work=2.0 * n)
+    return target.job(kinds.GradientsRecord, {"n": n, "p": target.pixels}, measure, work=2.0 * n)
 
 
 @measurement(
-    "gradient-noise", GradientNoiseRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True
+    "gradient-noise", kinds.GradientNoiseRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True
 )
 def gradient_noise_job(
     target: Target, *, epsilon: float, n: int = PILOT_GRADIENTS, geometry: Geometry = LINF
-) -> Job[GradientNoiseRecord]:
+) -> Job[kinds.GradientNoiseRecord]:
     """Measure |mu|, tr Cov, q and rho of n gradients at x0 and where a short attack leads."""
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -107,11 +98,13 @@ def gradient_noise_job(
         return {name: torch.stack([at[name] for at in found], 1) for name in found[0]}
 
     norm = {} if isinstance(geometry, Linf) else {"norm": geometry.name}  # as in records from before it was named
-    return target.job(GradientNoiseRecord, {"n": n, **norm, "epsilon": epsilon}, measure, work=12.0 * n)
+    return target.job(kinds.GradientNoiseRecord, {"n": n, **norm, "epsilon": epsilon}, measure, work=12.0 * n)
 
 
-@measurement("nearby", NearbyRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
-def nearby_job(target: Target, *, epsilon: float, n: int = 20, shares: Sequence[float] = SHARES) -> Job[NearbyRecord]:
+@measurement("nearby", kinds.NearbyRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
+def nearby_job(
+    target: Target, *, epsilon: float, n: int = 20, shares: Sequence[float] = SHARES
+) -> Job[kinds.NearbyRecord]:
     """Measure the mean cosine and length of n gradients at x + d (2u - 1), u uniform, for shares d of epsilon."""
     distances = [share * epsilon for share in shares]
 
@@ -127,7 +120,7 @@ def nearby_job(target: Target, *, epsilon: float, n: int = 20, shares: Sequence[
         return {"mean_cosine": torch.stack(agreement, 1), "length": torch.stack(lengths, 1)}
 
     settings = {"n": n, "epsilon": epsilon, "distances": distances}
-    return target.job(NearbyRecord, settings, measure, work=2.0 * n * len(distances))
+    return target.job(kinds.NearbyRecord, settings, measure, work=2.0 * n * len(distances))
 
 
 def displaced(x: Float[Tensor, "b ..."], u: Float64[Tensor, "b ..."], distance: float) -> Float[Tensor, "b ..."]:
@@ -138,17 +131,13 @@ def displaced(x: Float[Tensor, "b ..."], u: Float64[Tensor, "b ..."], distance: 
 
 @measurement(
     "increase",
-    LossIncreaseRecord,
+    kinds.LossIncreaseRecord,
     lambda budget: {"n": max(budget.curve_n), "m": budget.m, "gradients": budget.gradients},
 )
 def loss_increase_job(
     target: Target, *, epsilon: float, n: int = 20, m: int = 20, fresh: int = 20, gradients: int = GRADIENTS
-) -> Job[LossIncreaseRecord]:
-    """Measure Delta, the increase of the expected loss under EOT-PGD in l_inf, beside Theorem 1's bound on it.
-
-    fresh: models, which the attack has not seen, that the increase is averaged over.
-    gradients: gradients that the expectations of Theorem 1 are taken over.
-    """
+) -> Job[kinds.LossIncreaseRecord]:
+    """Measure Delta, the increase of the loss of `fresh` models under EOT-PGD, beside Theorem 1's bound."""
     attack = PGD(m=m, seed=fold(target.seed, "increase", "attack"))
     settings = {"epsilon": epsilon, "n": n, "m": m, "alpha": attack.alpha, "fresh": fresh, "gradients": gradients}
 
@@ -162,13 +151,13 @@ def loss_increase_job(
         return {"increase": increase, **vars(bound)}
 
     passes = n * m + fresh + gradients
-    return target.job(LossIncreaseRecord, settings, measure, work=2.0 * passes)
+    return target.job(kinds.LossIncreaseRecord, settings, measure, work=2.0 * passes)
 
 
-@measurement("rotation", RotationRecord, lambda budget: {"m": budget.m}, in_both_norms=True)
+@measurement("rotation", kinds.RotationRecord, lambda budget: {"m": budget.m}, in_both_norms=True)
 def rotation_job(
     target: Target, *, epsilon: float, geometry: Geometry = LINF, m: int = 20, angles: Sequence[float] = ANGLES
-) -> Job[RotationRecord]:
+) -> Job[kinds.RotationRecord]:
     """Measure what PGD on one sample model achieves when its gradients are turned by angles of 0 to 180 degrees."""
     attack = RotatedPGD(geometry=geometry, m=m, seed=fold(target.seed, "rotation", "attack"))
     settings = {"norm": geometry.name, "epsilon": epsilon, "m": m, "alpha": attack.alpha, "angles": list(angles)}
@@ -187,7 +176,7 @@ def rotation_job(
             "right_clean": view.logits(0, x).argmax(1) == y,
         }
 
-    return target.job(RotationRecord, settings, measure, work=2.0 * m * len(angles))
+    return target.job(kinds.RotationRecord, settings, measure, work=2.0 * m * len(angles))
 
 
 def _models(target: Target, n: int) -> Iterator[SampleModel]:
@@ -197,10 +186,10 @@ def _models(target: Target, n: int) -> Iterator[SampleModel]:
     return models_of(target.F, n, fold(target.seed, "gradients"))
 
 
-@measurement("boundary", BoundaryRecord, lambda budget: {"grid": budget.grid})
+@measurement("boundary", kinds.BoundaryRecord, lambda budget: {"grid": budget.grid})
 def boundary_job(
     target: Target, *, epsilon: float, examples: int = 4, models: int = 10, grid: int = 41, n: int = 10, m: int = 20
-) -> Job[BoundaryRecord]:
+) -> Job[kinds.BoundaryRecord]:
     """The class that each sample model, and last the ensemble, names at x + c_i axis_1 + c_j axis_2, cut to the box.
 
     The axes are perturbations of two runs of EOT-PGD, the second made orthogonal to the first and as long.
@@ -228,7 +217,7 @@ def boundary_job(
         return {"regions": torch.stack(regions), "axes": axes, "images": x}
 
     work = 4.0 * n * m + grid**2 / target.batch * examples * target.n_ensemble
-    return target.job(BoundaryRecord, settings, measure, work=work)
+    return target.job(kinds.BoundaryRecord, settings, measure, work=work)
 
 
 def _predicted_classes(target: Target, points: Float[Tensor, "g ..."], models: int) -> UInt8[Tensor, "k g"]:
@@ -251,8 +240,8 @@ def _second_axis(first: Float[Tensor, "b ..."], second: Float[Tensor, "b ..."], 
     return rest * per_example(length(first) / length(rest).clamp_min(1e-30), rest)
 
 
-@measurement("ensemble", EnsembleSizeRecord, lambda budget: {"n": budget.gradients})
-def ensemble_size_job(target: Target, *, n: int = 100) -> Job[EnsembleSizeRecord]:
+@measurement("ensemble", kinds.EnsembleSizeRecord, lambda budget: {"n": budget.gradients})
+def ensemble_size_job(target: Target, *, n: int = 100) -> Job[kinds.EnsembleSizeRecord]:
     """right[., i] = whether the ensemble of the first i + 1 of the models that judge attacks is right on the image."""
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -263,13 +252,13 @@ def ensemble_size_job(target: Target, *, n: int = 100) -> Job[EnsembleSizeRecord
                 right.append(total.argmax(1) == y)
         return {"right": torch.stack(right, 1)}
 
-    return target.job(EnsembleSizeRecord, {"n": n}, measure, work=float(n))
+    return target.job(kinds.EnsembleSizeRecord, {"n": n}, measure, work=float(n))
 
 
 @measurement(
-    "transfer", TransferRecord, lambda budget: {"k": budget.models, "m": budget.m}, of_random_networks_only=True
+    "transfer", kinds.TransferRecord, lambda budget: {"k": budget.models, "m": budget.m}, of_random_networks_only=True
 )
-def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) -> Job[TransferRecord]:
+def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) -> Job[kinds.TransferRecord]:
     """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i; one model in memory at a time."""
     if not target.random or k < 2:
         raise GradDivError(
@@ -292,7 +281,7 @@ def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) ->
     models = count_models(target.F, k)
     work = 2.0 * models * m + models * models
     share = 2.0 * models * m / work
-    return target.job(TransferRecord, settings, measure, work=work)
+    return target.job(kinds.TransferRecord, settings, measure, work=work)
 
 
 class Certificate(NamedTuple):
@@ -341,8 +330,10 @@ def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "
     return counts
 
 
-@measurement("certificate", CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True)
-def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOSING) -> Job[CertificateRecord]:
+@measurement(
+    "certificate", kinds.CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True
+)
+def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOSING) -> Job[kinds.CertificateRecord]:
     """Certify every example; the arrays are those of a `Certificate`, and whether the winner is the true class."""
     sigma = target.F.sigma if isinstance(target.F, GaussianSmoothing) else 0.0
     settings = {"draws": draws, "choosing": choosing, "alpha": ALPHA, "sigma": sigma}
@@ -352,4 +343,4 @@ def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOS
         found = certify(target.F, x, n=draws, choosing=choosing, seed=seed)
         return {**found._asdict(), "correct": found.label == y}
 
-    return target.job(CertificateRecord, settings, measure, work=float(draws + choosing))
+    return target.job(kinds.CertificateRecord, settings, measure, work=float(draws + choosing))

@@ -1,7 +1,4 @@
-"""Three numbers, never one: accuracy per draw, of the ensemble, and in the worst of k draws; and what an attack gains.
-
-Images are chosen on the draws that attacks were judged by, and scored on draws that had no part in that choice.
-"""
+"""Three numbers, never one: accuracy per draw, of the ensemble, in the worst of k draws; and what an attack gains."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -155,10 +155,8 @@ def target_of(
 ) -> Target:  # fmt: skip
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.
 
-    data: another data set to be judged on, of images of the same shape; or these examples, already loaded.
-    split: "test", or "validation" to choose settings without looking at test data.
-    examples: how many of the split, from its first on; all if None.
-    data_root: the folder of the official data files, by default looked for.
+    data: another data set of images of the same shape, by name or loaded.
+    examples: only the first so many of the split.
     """
     judged_on = data if isinstance(data, Dataset) else load(data or experiment.data.name, split, data_root)
     if examples is not None and not 1 <= examples <= len(judged_on):
