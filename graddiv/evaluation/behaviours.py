@@ -2,6 +2,7 @@
 
 The five behaviours of obfuscated gradients (Athalye et al. 2018), convergence, and signs that an attack failed for its
 own reasons (Pintor et al. 2022).  Attacks are compared by an ensemble that had no part in choosing them.
+In the paper: docs/equations.md.
 """
 
 import math

@@ -1,4 +1,7 @@
-"""The measurements: how concentrated gradients are and what an adversary gains by it, and what sample models decide."""
+"""The measurements: how concentrated gradients are and what an adversary gains by it, and what sample models decide.
+
+In the paper: docs/equations.md.
+"""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -42,6 +45,7 @@ ALPHA = 0.001  #: How often a certificate may be wrong by bad luck of the draws.
 @measurement("concentration", kinds.ConcentrationRecord, lambda budget: {"n": budget.gradients})
 def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.ConcentrationRecord]:
     """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example."""
+    _check_two(n)
     p = target.pixels
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -67,6 +71,7 @@ def gradients_job(
     target: Target, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES
 ) -> Job[kinds.GradientsRecord]:
     """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
+    _check_two(n)
     target = target.first(examples)
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -85,6 +90,7 @@ def gradient_noise_job(
     target: Target, *, epsilon: float, n: int = PILOT_GRADIENTS, geometry: Geometry = LINF
 ) -> Job[kinds.GradientNoiseRecord]:
     """Measure |mu|, tr Cov, q and rho of n gradients at x0 and where a short attack leads."""
+    _check_two(n)
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         view, path = (EOT(target.F, of, fold(target.seed, "gradient noise")) for of in (n, n // 2))
@@ -106,6 +112,7 @@ def nearby_job(
     target: Target, *, epsilon: float, n: int = 20, shares: Sequence[float] = SHARES
 ) -> Job[kinds.NearbyRecord]:
     """Measure the mean cosine and length of n gradients at x + d (2u - 1), u uniform, for shares d of epsilon."""
+    _check_two(n)
     distances = [share * epsilon for share in shares]
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
@@ -138,6 +145,7 @@ def loss_increase_job(
     target: Target, *, epsilon: float, n: int = 20, m: int = 20, fresh: int = 20, gradients: int = GRADIENTS
 ) -> Job[kinds.LossIncreaseRecord]:
     """Measure Delta, the increase of the loss of `fresh` models under EOT-PGD, beside Theorem 1's bound."""
+    _check_two(gradients)
     attack = PGD(m=m, seed=fold(target.seed, "increase", "attack"))
     settings = {"epsilon": epsilon, "n": n, "m": m, "alpha": attack.alpha, "fresh": fresh, "gradients": gradients}
 
@@ -181,9 +189,12 @@ def rotation_job(
 
 def _models(target: Target, n: int) -> Iterator[SampleModel]:
     """Yield the n sample models whose gradients are measured: the same ones in all measurements of a target."""
+    return models_of(target.F, n, fold(target.seed, "gradients"))
+
+
+def _check_two(n: int) -> None:
     if n < 2:
         raise GradDivError(f"n is {n}, expected at least 2 gradients to compare")
-    return models_of(target.F, n, fold(target.seed, "gradients"))
 
 
 @measurement("boundary", kinds.BoundaryRecord, lambda budget: {"grid": budget.grid})
@@ -304,11 +315,7 @@ def certify(
     """
     from scipy.stats import beta
 
-    if n < 1 or choosing < 1 or not 0 < alpha < 1:
-        raise GradDivError(
-            f"n is {n}, choosing {choosing} and alpha {alpha}, "
-            "expected at least one draw of each and a probability between 0 and 1"
-        )
+    _check_draws(n, choosing, alpha)
     winner = votes(F, x, choosing, fold(seed, "choosing")).argmax(1)
     counts = votes(F, x, n, fold(seed, "counting")).gather(1, winner[:, None]).squeeze(1).cpu().numpy()
     share = torch.from_numpy(np.where(counts > 0, beta.ppf(alpha, np.maximum(counts, 1), n - counts + 1), 0.0))
@@ -335,6 +342,7 @@ def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "
 )
 def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOSING) -> Job[kinds.CertificateRecord]:
     """Certify every example; the arrays are those of a `Certificate`, and whether the winner is the true class."""
+    _check_draws(draws, choosing, ALPHA)
     sigma = target.F.sigma if isinstance(target.F, GaussianSmoothing) else 0.0
     settings = {"draws": draws, "choosing": choosing, "alpha": ALPHA, "sigma": sigma}
     seed = fold(target.seed, "certificate")
@@ -344,3 +352,11 @@ def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOS
         return {**found._asdict(), "correct": found.label == y}
 
     return target.job(kinds.CertificateRecord, settings, measure, work=float(draws + choosing))
+
+
+def _check_draws(n: int, choosing: int, alpha: float) -> None:
+    if n < 1 or choosing < 1 or not 0 < alpha < 1:
+        raise GradDivError(
+            f"n is {n}, choosing {choosing} and alpha {alpha}, "
+            "expected at least one draw of each and a probability between 0 and 1"
+        )

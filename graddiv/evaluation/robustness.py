@@ -2,6 +2,7 @@
 
 The Total alone takes fewer passes.  Attacks run one after the other, the cheapest first; after each, two ensembles keep
 the worst image so far, and an image that is fooled beyond doubt leaves.  Two other ensembles judge what is left.
+In the paper: docs/equations.md.
 """
 
 import json

@@ -74,4 +74,4 @@ def test_points_lie_within_the_distance_and_leave_the_bounds_of_the_box() -> Non
 
 def test_one_gradient_has_nothing_to_agree_with() -> None:
     with pytest.raises(GradDivError, match="n is 1, expected at least 2 gradients"):
-        IN_MEMORY.run([nearby_job(small_target(), epsilon=0.1, n=1)])
+        nearby_job(small_target(), epsilon=0.1, n=1)
