@@ -37,8 +37,7 @@ from graddiv import bayesian
 from graddiv.attacks import PGD, Given
 from graddiv.distributed import join_processes
 from graddiv.evaluation import Cell, Target, attack_all, cells, suite, target_of
-from graddiv.evaluation.concentration import concentration_job
-from graddiv.evaluation.decisions import transfer_job
+from graddiv.evaluation.jobs import concentration_job, transfer_job
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.experiment import forward_work, multiplications_per_second

@@ -121,7 +121,7 @@ class Evaluation:
     ) -> "Iterator[tuple[Target, list[float], Session]]":
         """A trained run with its examples, the radii of attacks, and the session that writes its records."""
         from graddiv.evaluation import target_of
-        from graddiv.evaluation.audit import check_radius
+        from graddiv.evaluation.in_memory import check_radius
         from graddiv.evaluation.measurements import l2_radius
         from graddiv.evaluation.run import Session
         from graddiv.recipes import radius

@@ -1,10 +1,17 @@
 """Evaluation: every number is stored as a record, example by example."""
 
 from graddiv.attacks.suites import suite
-from graddiv.evaluation import along, concentration, decisions  # noqa: F401 -- they register measurements
-from graddiv.evaluation.elimination import attack_until_fooled
+from graddiv.evaluation import along, jobs  # noqa: F401 -- they register measurements
 from graddiv.evaluation.in_memory import evaluate, evaluate_total
-from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, cells, papers_cells, strong_cells
+from graddiv.evaluation.robustness import (
+    Cell,
+    attack_all,
+    attack_cell,
+    attack_until_fooled,
+    cells,
+    papers_cells,
+    strong_cells,
+)
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target, target_of
 from graddiv.networks.prediction import predict

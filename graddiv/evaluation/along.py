@@ -6,11 +6,12 @@ from torch import Tensor
 from graddiv.attacks import EOT, PGD
 from graddiv.diversity.concentration import moments_of
 from graddiv.diversity.gradients import input_gradient
+from graddiv.evaluation.jobs import right_by_size
 from graddiv.evaluation.measurements import measurement
 from graddiv.evaluation.run import Advance, Job, reporting
 from graddiv.evaluation.target import Target
 from graddiv.networks import running_statistics
-from graddiv.networks.prediction import logits_from, models_of, score
+from graddiv.networks.prediction import models_of
 from graddiv.records import AttackedEnsembleRecord, PathRecord
 from graddiv.seeding import fold
 
@@ -51,12 +52,7 @@ def attacked_ensemble_job(
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         x_adv = PGD(m=m)(view, x, y, epsilon, ids=ids, progress=lambda done, of: advance(done / of))
-        total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
-        with torch.no_grad(), running_statistics(target.F):
-            for f in models_of(target.F, n, fold(target.seed, "ensemble size")):
-                total = total + score(logits_from(f, x_adv), "softmax")
-                right.append(total.argmax(1) == y)
-        return {"right": torch.stack(right, 1)}
+        return {"right": right_by_size(target.F, x_adv, y, n, fold(target.seed, "ensemble size"))}
 
     settings = {"n": n, "m": m, "models": models, "epsilon": epsilon}
     return target.job(AttackedEnsembleRecord, settings, measure, work=2.0 * models * m + n)

@@ -1,8 +1,4 @@
-"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down.
-
-Every number comes from records below the output directory, so that a second run goes on where the first stopped, and
-several processes can share the work.
-"""
+"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down."""
 
 import math
 import warnings
@@ -20,32 +16,21 @@ from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.attacks.spgd import Spending, choose
 from graddiv.distributed import ALONE, Process, chosen_device
-from graddiv.errors import GradDivError, GradDivWarning, require, unknown
+from graddiv.errors import GradDivWarning, require, unknown
+from graddiv.evaluation import models
 from graddiv.evaluation.behaviours import gather
 from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
 from graddiv.evaluation.card import ABOUT, Audit, Rung, Subject
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.examples import Bounds, Examples, Inputs, inputs_of
-from graddiv.evaluation.in_memory import check_counts, folder_of
+from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
+from graddiv.evaluation.in_memory import check_counts, check_radius
 from graddiv.evaluation.inspection import Inspection, Item
 from graddiv.evaluation.judgement import double, judgement_job, three_numbers, trajectory_job, worst_images
-from graddiv.evaluation.models import (
-    Frozen,
-    GivenModel,
-    Model,
-    dtype_of,
-    network_of,
-    rescaled,
-    settled,
-    straight_through_surrogate,
-    substitute,
-    with_gradients,
-    with_logits,
-)
+from graddiv.evaluation.models import Frozen, GivenModel, Model, dtype_of, network_of, substitute
 from graddiv.evaluation.robustness import Cell, SourceNetwork, attack_all, attack_job, cells, pilot, strong_attacks
-from graddiv.evaluation.run import Session
+from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.evaluation.target import Target
-from graddiv.geometry import NORMS, Geometry, Linf, in_bytes, radius_of
+from graddiv.geometry import NORMS, Linf, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import Progress
 from graddiv.records import AttackRecord, wilson
@@ -79,12 +64,10 @@ def audit(
         print(report.robust.ensemble, report.shortcomings)
         report.write("audits/mine")  # the page, the card, the adversarial examples
 
-    Returns an `Audit`.  `clean` and `robust` hold three numbers each, accuracies as shares with their 95 % interval
-    (`mean`, `low`, `high`): `per_draw` where one draw answers, `ensemble` where n_ensemble do, `worst[k]` where an
-    attacker may ask k times.  `checks` and `indicators` are what was found before and during the attacks,
-    `shortcomings` says why the evidence is not sufficient (empty where it is), `complete` and `exit_code` sum that up,
-    `ladder` is what an adversary achieves who knows the draws, `x_adv` holds the adversarial examples, `card`
-    everything as JSON, and `write(directory)` makes the page.  docs/audit.md explains how to read it.
+    Returns an `Audit`.  `clean` and `robust` hold three accuracies each, with 95 % intervals (`mean`, `low`, `high`):
+    `per_draw` where one draw answers, `ensemble` where n_ensemble do, `worst[k]` where an attacker may ask k times.
+    `shortcomings` says why the evidence is not sufficient, `x_adv` holds the adversarial examples, `card` everything as
+    JSON, and `write(directory)` makes the page.  docs/audit.md explains how to read it.
 
     model: a module, a RandomizedNetwork, a function x -> logits, a list of modules of which one answers at random, or
         the directory of a run.  In the mode in which it answers: nothing is switched.
@@ -114,47 +97,34 @@ def audit(
         if key not in ABOUT:
             raise unknown("entry of a card", key, ABOUT)
     check_counts(n_ensemble=n_ensemble, batch=batch)
-    inputs = inputs_of(x, y, bounds, examples, dtype_of(model))
-    data, geometry, epsilon = inputs.examples, NORMS[norm], radius_of(epsilon)
+    data = examples_of(x, y, bounds, examples, dtype_of(model))
+    geometry, epsilon = NORMS[norm], radius_of(epsilon)
     check_radius(epsilon, geometry, data.x[0].numel())
-    raw = (inputs.low + (inputs.high - inputs.low) * data.x[:2]).to(data.x.dtype)
-    given = network_of(model, raw, data_root, None if device is None else chosen_device(device))
-    F, seen, checks = examine(given, inputs, seed)
+    place = None if device is None else chosen_device(device)
+    given = network_of(model, unscaled(data.x[:2], data.bounds), data_root, place)
+    F, seen, checks = examine(given, data, seed)
     if (kind := checks["random"]).verdict == "warn":  # told now, not on a page after minutes of attacks
         warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
     target = Target(F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
     others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
     called = budget if isinstance(budget, str) else "own"
-    subject = Subject(target, seen, checks, spent, called, geometry, epsilon, inputs.bounds, dict(about or {}), others)
-    directory = folder_of(out)
-    with Session.open(directory, process, progress) as session:
+    subject = target, seen, checks, spent, called, geometry, epsilon, data.bounds, dict(about or {}), others
+    with Session.open(out, process, progress) as session:
+        directory = session.directory
         if directory is not None and process.writes:
             target.check_answers(directory / ANSWERS)
-        made = Auditor(subject, replace(session, directory=directory and directory / "records")).audit()
+        made = Auditor(*subject, replace(session, directory=directory and directory / "records")).audit()
         if directory is not None and process.writes:
             made.write(directory)
         process.wait()
     return made
 
 
-def check_radius(epsilon: float, geometry: Geometry, pixels: int) -> None:
-    """Refuse a radius that is none, or that admits every image."""
-    most = geometry.diameter(pixels)
-    if not 0 < epsilon < most:
-        raise GradDivError(
-            f"epsilon is {epsilon:g}, expected a radius above 0 and below {most:.4g}, the size of the box of all "
-            f"images with pixels in [0, 1]{in_bytes(epsilon)}"
-        )
-
-
 def examine(
-    given: GivenModel, inputs: Inputs, seed: int
+    given: GivenModel, data: Examples, seed: int
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
-    """Make all checks, and remedy what can be; return the network, the one whose gradients attacks follow, the checks.
-
-    The checks of gradients are made once the network is what it is found to be.
-    """
-    x, y = inputs.examples.x.to(given.F.device), inputs.examples.y.to(given.F.device)
+    """Make all checks, and remedy what can be; return the network, the one that attacks follow, the checks."""
+    x, y = data.x.to(given.F.device), data.y.to(given.F.device)
 
     def inspect(F: RandomizedNetwork) -> Inspection:
         return Inspection(F, x, y, seed, given.declared)
@@ -162,21 +132,21 @@ def examine(
     def remedied(name: str, how: str) -> Item:
         return found[name]._replace(verdict="warn", sentence=f"{found[name].sentence}; {how}")
 
-    F = rescaled(given.F, inputs.low, inputs.high)
+    F = models.rescaled(given.F, data.bounds)
     found = {"random": CHECKS["random"](inspect(F))}
     if found["random"].verdict == "fail":
-        F = rescaled(settled(given.F, draws=not given.F.random), inputs.low, inputs.high)
+        F = models.rescaled(models.settled(given.F, draws=not given.F.random), data.bounds)
         found["random"] = remedied("random", f"it is audited as {'random' if F.random else 'deterministic'}")
     found["logits"] = CHECKS["logits"](inspect(F))
     if found["logits"].verdict != "pass":
-        F = with_logits(F)
+        F = models.with_logits(F)
         found["logits"] = remedied("logits", "the audit takes their logarithm")
     now = inspect(F)
     checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
     if now.usable_gradients is not None:
         return F, F, checks
-    F = with_gradients(F)
-    seen = straight_through_surrogate(F)
+    F = models.with_gradients(F)
+    seen = models.straight_through_surrogate(F)
     how = "attacks follow a surrogate in which flat functions of torch hand the gradient on"
     if inspect(seen).usable_gradients is None:
         seen, how = F, "no surrogate was found, so that only attacks without gradients and by transfer can work"
@@ -185,19 +155,18 @@ def examine(
 
 
 @dataclass(frozen=True)
-class Auditor:
+class Auditor(Subject):
     """Carries an audit out, phase by phase."""
 
-    subject: Subject
-    session: Session
+    session: Session = IN_MEMORY
 
     def audit(self) -> Audit:
         """Every phase in its order."""
-        subject, target, budget = self.subject, self.subject.target, self.subject.budget
-        radius: dict[str, Any] = {"epsilon": subject.epsilon, "geometry": subject.geometry}
+        target, budget = self.target, self.budget
+        radius: dict[str, Any] = {"epsilon": self.epsilon, "geometry": self.geometry}
         rho, q = 1.0, math.inf
         if target.random:
-            rho, q = pilot(replace(target, F=subject.seen), session=self._phase("pilot"), **radius)
+            rho, q = pilot(replace(target, F=self.seen), session=self._phase("pilot"), **radius)
         n = budget.draws_for(q) if target.random else 1
         evidence = gather(
             target, session=self._phase("behaviours"), budget=replace(budget, n=n), source=self._seen, **radius
@@ -207,7 +176,7 @@ class Auditor:
         doublings, doubled = double(best, attacked[best], target, budget, self._phase("doubling"))
         of_behaviours = [r for name, group in evidence.groups.items() if name != "random" for r in group]
         records = self._at_radius([*of_behaviours, *attacked.values(), *doubled])
-        job = trajectory_job(target, subject.seen, n=n, m=budget.m, **radius)
+        job = trajectory_job(target, self.seen, n=n, m=budget.m, **radius)
         trajectory = self._phase("trajectory").run([job])
         worst = worst_images(records)
         hit, hit_per_draw = (self._on(images) for images in (worst.images, worst.images_per_draw))
@@ -226,12 +195,12 @@ class Auditor:
         evidence = replace(evidence, groups=groups)
         numbers = three_numbers(clean, clean), three_numbers(robust, robust_per_draw)
         ladder = self._climb(hit_per_draw)
-        return Audit(subject, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
+        return Audit(self, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
 
     @cached_property
     def _seen(self) -> SourceNetwork | None:
         """The network whose gradients attacks take, if it is not the one that is judged."""
-        return SourceNetwork("surrogate", self.subject.seen) if self.subject.surrogate else None
+        return SourceNetwork("surrogate", self.seen) if self.surrogate else None
 
     def _phase(self, name: str) -> Session:
         """The session, in which a phase is a part of the progress."""
@@ -245,14 +214,13 @@ class Auditor:
 
     def _on(self, images: np.ndarray) -> Target:
         """The target on these images in place of its own."""
-        data = self.subject.target.data
+        data = self.target.data
         assert isinstance(data, Examples)
-        return replace(self.subject.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
+        return replace(self.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
 
     def _attack(self, n: int, q: float) -> dict[Cell, AttackRecord]:
         """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
-        subject, target, random = self.subject, self.subject.target, self.subject.target.random
-        budget, geometry, epsilon = subject.budget, subject.geometry, subject.epsilon
+        random, budget, geometry, epsilon = self.target.random, self.budget, self.geometry, self.epsilon
         usual = [attack for attack in budget.attacks(geometry) if not isinstance(attack, Square)]
         wanted = cells(usual, epsilon, n=n, random=random)
         plan = choose(q, budget.passes) if random else Spending(1, budget.passes)
@@ -260,52 +228,49 @@ class Auditor:
         if random:
             one_by_one = [ARC(m=budget.arc_m), ARC(m=budget.arc_m, rule="draw")]
             wanted += cells(with_geometry(one_by_one, geometry), epsilon, modes=["eot"], n=n)
-        peers = [replace(attack, geometry=geometry) for attack in subject.peers]  # named by the user: none is left out
+        peers = [replace(attack, geometry=geometry) for attack in self.peers]  # named by the user: none is left out
         wanted += cells(peers, epsilon, n=n, random=random)
         wanted = [replace(c, source=self._seen) if _takes_gradients(c) else c for c in wanted]
         transfer = PGD(m=2 * budget.m, geometry=geometry)
         wanted += [Cell(transfer, "fixed", 1, epsilon, 0, source) for source in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())
-        return dict(zip(wanted, attack_all(target, wanted, self._phase("attacks")), strict=True))
+        return dict(zip(wanted, attack_all(self.target, wanted, self._phase("attacks")), strict=True))
 
     def _sources(self) -> list[SourceNetwork]:
         """Other networks that adversarial images are made on."""
-        subject, F = self.subject, self.subject.target.F
-        x = subject.target.data.batch(slice(None))[0].to(F.device)
-        radius = subject.epsilon if isinstance(subject.geometry, Linf) else 8 / 255
-        found = [SourceNetwork("substitute", substitute(F, x, radius=radius, steps=subject.budget.substitute_steps))]
+        F = self.target.F
+        x = self.target.data.batch(slice(None))[0].to(F.device)
+        radius = self.epsilon if isinstance(self.geometry, Linf) else 8 / 255
+        found = [SourceNetwork("substitute", substitute(F, x, radius=radius, steps=self.budget.substitute_steps))]
         if F.random and (mean := F.mean()) is not None:
-            found.append(SourceNetwork("noise-free network", Frozen(subject.seen, (mean,))))
+            found.append(SourceNetwork("noise-free network", Frozen(self.seen, (mean,))))
         return found
 
     def _at_radius(self, records: Sequence[AttackRecord]) -> tuple[AttackRecord, ...]:
         """Each evaluation once, clean images first, at the radius of the audit and with all images kept."""
-        count = len(self.subject.target.data)
+        count = len(self.target.data)
         kept = {
             repr((r.label, r.attack, r.mode, r.n, r.source)): r
             for r in records
-            if (r.is_clean or r.epsilon == self.subject.epsilon) and len(r.images) == r.examples == count
+            if (r.is_clean or r.epsilon == self.epsilon) and len(r.images) == r.examples == count
         }
         return tuple(sorted(kept.values(), key=lambda r: not r.is_clean))
 
     def _climb(self, hit: Target) -> tuple[Rung, ...]:
-        """What randomness buys: the network when the adversary knows k draws, and without noise.
-
-        Each is attacked through what is known and by the images of `hit`, which attacks on fresh draws made.
-        """
-        subject, target, F = self.subject, self.subject.target, self.subject.target.F
+        """The network when the adversary knows k draws, and without noise; attacked by the images of `hit`, too."""
+        target, F = self.target, self.target.F
         if not F.random:
             return ()
-        drawn = [F.draw(fold(target.seed, "ladder", i)) for i in range(max(subject.budget.known))]
-        rungs = {f"known-{k}": tuple(drawn[:k]) for k in subject.budget.known}
+        drawn = [F.draw(fold(target.seed, "ladder", i)) for i in range(max(self.budget.known))]
+        rungs = {f"known-{k}": tuple(drawn[:k]) for k in self.budget.known}
         if (free := F.mean()) is not None:
             rungs[NOISE_FREE] = (free,)
-        attack, untouched = APGD(m=2 * subject.budget.m, geometry=subject.geometry), Cell(None, "fixed", 1, 0.0, 0)
+        attack, untouched = APGD(m=2 * self.budget.m, geometry=self.geometry), Cell(None, "fixed", 1, 0.0, 0)
         found = []
         for name, noises in rungs.items():
             frozen = replace(target, F=Frozen(F, noises), name=name)
-            source = SourceNetwork("surrogate", Frozen(subject.seen, noises)) if subject.surrogate else None
-            cell = Cell(attack, "fixed", 1, subject.epsilon, 0, source)
+            source = SourceNetwork("surrogate", Frozen(self.seen, noises)) if self.surrogate else None
+            cell = Cell(attack, "fixed", 1, self.epsilon, 0, source)
             jobs = [attack_job(frozen, untouched), attack_job(frozen, cell)]
             handed_on = attack_job(replace(frozen, data=hit.data), untouched).below("handed-on")
             clean, *attacked = self._phase("ladder").run([job.below(name) for job in (*jobs, handed_on)])

@@ -1,10 +1,6 @@
 """What an audit found, the card that it becomes, and boards of cards.
 
-A card is a JSON file with the keys of RobustBench's, and what a randomized network needs beside them.  RobustBench's
-numbers are strings in percent; ours stand apart as numbers between 0 and 1, with their intervals.
-
-Whoever finds better adversarial examples needs no attack code of ours to lower an entry: a file of images is enough.
-They are scored on draws that had no part in making them, and the entry falls to the lower of the two numbers.
+A card is a JSON file with the keys of RobustBench's, whose numbers are strings in percent, and numbers of ours.
 """
 
 import io
@@ -24,7 +20,7 @@ from graddiv.attacks.suites import STRONG
 from graddiv.errors import GradDivError
 from graddiv.evaluation.behaviours import Evidence
 from graddiv.evaluation.budget import Budget
-from graddiv.evaluation.examples import Bounds, inputs_of, per_channel
+from graddiv.evaluation.examples import Bounds, examples_of, unscaled
 from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS, Item
 from graddiv.evaluation.judgement import Estimate, ThreeNumbers, Worst, images_hash, judgement_job, three_numbers
 from graddiv.evaluation.models import Model, dtype_of, network_of, original, rescaled, settled, with_logits
@@ -165,7 +161,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
     doublings, T = audit.evidence["doublings"], target.n_ensemble if F.random else 1
     shared = "none" if not F.random else "shared by a batch, or per_example" if F.pointwise else "per_example"
     law, outcomes = type(original(F)).__name__, audit.checks["support"].evidence.get("outcomes")
-    q, cos_n = (audit.q, _cosine(audit.n, audit.q)) if F.random else (None, 1.0)
+    cos_n = 0.0 if audit.q == 0 else 1 / math.sqrt(1 + 1 / (audit.n * audit.q))  # of n gradients' mean to the true one
     return {
         "format": FORMAT,
         **dict.fromkeys(ABOUT, ""),
@@ -193,7 +189,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
         },
         "ladder": [{**rung._asdict(), "interval": list(rung.interval)} for rung in audit.ladder],
         "attack": _attacks_json(audit),
-        "concentration": {"rho": audit.rho, "q": q, "cos_n": cos_n},
+        "concentration": {"rho": audit.rho, "q": audit.q if F.random else None, "cos_n": cos_n},
         "sweep": {
             "doublings": [d._asdict() for d in doublings],
             "tolerance": subject.budget.tolerance,
@@ -215,21 +211,11 @@ def card_of(audit: Audit) -> dict[str, Any]:
     }
 
 
-def _cosine(n: int, q: float) -> float:
-    """1 / sqrt(1 + 1/(n q)): the cosine of the mean of n gradients with their expectation."""
-    return 0.0 if q == 0 else 1 / math.sqrt(1 + 1 / (n * q))
-
-
 def numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
     """A1, A_T and W_k with their intervals."""
     worst = {str(k): estimate_json(value) for k, value in numbers.worst.items()}
-    return {
-        "A1": estimate_json(numbers.per_draw),
-        "A_T": estimate_json(numbers.ensemble),
-        f"W_{HEADLINE}": worst.get(str(HEADLINE)),
-        "W": worst,
-        "exact": numbers.exact,
-    }
+    several = {"A1": estimate_json(numbers.per_draw), "A_T": estimate_json(numbers.ensemble)}
+    return {**several, f"W_{HEADLINE}": worst.get(str(HEADLINE)), "W": worst, "exact": numbers.exact}
 
 
 def estimate_json(estimate: Estimate) -> dict[str, float]:
@@ -291,11 +277,7 @@ def read_card(path: Path) -> dict[str, Any]:
 
 
 def board(directory: Path) -> Path:
-    """Make one page of all cards below a directory, and return it.
-
-    Entries go from the highest to the lowest lower bound of the ensemble's accuracy under attack.  Audited networks
-    come first; those without a sweep or without adversarial examples are listed as unaudited.
-    """
+    """Make one page of all cards below a directory, ranked by the lower bound of the ensemble's accuracy."""
     from graddiv.report.audit import write_board
 
     entries = []
@@ -313,12 +295,10 @@ def board(directory: Path) -> Path:
 
 
 def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = "", attack: str = "") -> dict[str, Any]:
-    """Score adversarial examples of a card again, or a file of other ones, and return what was found.
+    """Score the adversarial examples of a card again on other draws, or those of a file, which may lower the card.
 
-    path: the card, or the directory of its audit.
-    model: the network that the card is of.
-    images: an .npz file whose `x_adv` stands in place of the card's own, in the same order and with pixels in [0, 1].
-    who, attack: stand on the card if the file lowers it.
+    path, model: the card, or the directory of its audit, and its network.
+    images: an .npz file with another `x_adv`, in the same order and with pixels in [0, 1].
     """
     card, file = read_card(path), path / CARD if path.is_dir() else path
     held = file.parent / ADVERSARIAL
@@ -362,11 +342,10 @@ def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> N
 
 def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndarray) -> Target:
     """The network as the audit saw it, on these images, with other draws than those that chose them."""
-    inputs = inputs_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
-    low, high = (per_channel(bound, inputs.examples.x) for bound in card["bounds"])
-    given = network_of(model, low + (high - low) * inputs.examples.x[:2])
-    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), low, high)
+    data = examples_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
+    given = network_of(model, unscaled(data.x[:2], card["bounds"]))
+    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), card["bounds"])
     if card["checks"]["logits"]["verdict"] != "pass":
         F = with_logits(F)
     T = card["inference"]["T"] if F.random else 20
-    return Target(F, inputs.examples, card["name"], T, card["seed"] + 1)
+    return Target(F, data, card["name"], T, card["seed"] + 1)

@@ -1,21 +1,18 @@
-"""Look before attacking: what can make an evaluation of a network mean something else than it seems to.
-
-`graddiv audit` makes every check of CHECKS and shows its answer; `evaluate` warns of those that are not a pass.
-"""
+"""The checks of a network before any attack: `audit` makes all of them, `evaluate` warns of the quick ones."""
 
 import math
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor, autograd, nn
 from torch.nn.functional import cross_entropy
 
 from graddiv.diversity.gradients import ZERO, directions
 from graddiv.diversity.regularizers import mean_cosine
-from graddiv.evaluation.concentration import displaced
 from graddiv.evaluation.inspection import CHECKS, Answer, Inspection, Outcome, check, draws_by_itself
+from graddiv.evaluation.jobs import displaced
 from graddiv.geometry import per_example
 from graddiv.losses import soft_margin
 from graddiv.networks import SampleModel, running_statistics
@@ -196,20 +193,14 @@ def _saturated(seen: Inspection) -> float:
 
 
 def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y: Int64[Tensor, " b"]) -> str | None:
-    """Name the layer through which no gradient comes back, although one arrives at its output.
-
-    None where the gradient is lost outside of any layer, in code of the module's own `forward`.
-    """
+    """Name the layer through which no gradient comes back; None where it is lost in code of the module's `forward`."""
     calls: list[tuple[str, Tensor, Tensor]] = []
 
-    def watch(name: str, layer: nn.Module) -> Any:
-        def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
-            outputs = output if isinstance(output, tuple) else (output,)
-            before, after = ([a for a in each if isinstance(a, Tensor)] for each in (arguments, outputs))
-            if before and after:
-                calls.append((f"{name} ({type(layer).__name__})", before[0], after[0]))
-
-        return layer.register_forward_hook(remember)
+    def remember(layer: nn.Module, arguments: tuple[Any, ...], output: Any) -> None:
+        outputs = output if isinstance(output, tuple) else (output,)
+        before, after = ([a for a in each if isinstance(a, Tensor)] for each in (arguments, outputs))
+        if before and after:
+            calls.append((f"{names[layer]} ({type(layer).__name__})", before[0], after[0]))
 
     def arrives(at: Tensor) -> bool:
         if not at.requires_grad or not s.requires_grad:
@@ -217,7 +208,8 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
         (gradient,) = torch.autograd.grad(s, at, retain_graph=True, allow_unused=True)
         return gradient is not None and bool((gradient != 0).any())
 
-    hooks = [watch(name, layer) for name, layer in module.named_modules() if name and not list(layer.children())]
+    names = {layer: name for name, layer in module.named_modules() if name and not list(layer.children())}
+    hooks = [layer.register_forward_hook(remember) for layer in names]
     try:
         with torch.enable_grad(), running_statistics(module):
             s = soft_margin(f(x.detach().requires_grad_()), y).sum()
@@ -230,25 +222,10 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
     """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
-    taken = 0
-    functions = {name: getattr(torch.autograd, name) for name in ("grad", "backward")}
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def count(*arguments: Any, **options: Any) -> Any:
-            nonlocal taken
-            taken += 1
-            return function(*arguments, **options)
-
-        return count
-
-    try:
-        for name, function in functions.items():
-            setattr(torch.autograd, name, counted(function))
-        with running_statistics(seen.F), torch.enable_grad():
-            seen.models[0](seen.x[:1])
-    finally:
-        for name, function in functions.items():
-            setattr(torch.autograd, name, function)
+    grad, backward = (patch.object(torch.autograd, f.__name__, wraps=f) for f in (autograd.grad, autograd.backward))
+    with grad as grads, backward as backwards, running_statistics(seen.F), torch.enable_grad():
+        seen.models[0](seen.x[:1])
+    taken = grads.call_count + backwards.call_count
     if taken:
         said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
         return "warn", said, {"taken": taken}
@@ -257,10 +234,7 @@ def optimization(seen: Inspection) -> Answer:
 
 @check("the gradient is the derivative")
 def differences(seen: Inspection) -> Answer:
-    """(s(x + h u) - s(x - h u)) / 2h against <grad s, u>, with the noise replayed, along the gradient and across.
-
-    Along it alone a part of the network that is detached would not be seen: the gradient does not point there.
-    """
+    """(s(x + h u) - s(x - h u)) / 2h against <grad s, u>, along the gradient and across, where detached parts show."""
     if (found := seen.usable_gradients) is None:
         return NOTHING
     g = found[0]
@@ -327,11 +301,7 @@ def roughness(seen: Inspection) -> Answer:
 
 @check("gradients are as diverse around images as at them")
 def kink(seen: Inspection) -> Answer:
-    """Cosine of gradients of two draws at an image, and a little away from it.
-
-    A network trained to have diverse gradients at its images may have them there alone, in kinks that no attack
-    stays in: concentration at the images then says nothing of what an adversary meets.
-    """
+    """Training may disperse gradients at the images alone, in kinks that no attack stays in."""
     if (g := seen.usable_gradients) is None:
         return NOTHING
     if len(seen.models) == 1:

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -35,6 +34,7 @@ class Examples:
     ids: Int64[Tensor, " b"]  #: The index of each example, which addresses its randomness.
     name: str = "tensors"  #: Stands in records in place of a data set's name.
     split: str = "given"
+    bounds: Bounds = (0.0, 1.0)  #: What the pixels 0 and 1 are where the model takes them.
 
     def __len__(self) -> int:
         return len(self.y)
@@ -42,10 +42,7 @@ class Examples:
     @cached_property
     def checksum(self) -> str:
         """sha256 of images, labels and ids."""
-        digest = hashlib.sha256(repr((tuple(self.x.shape), self.x.dtype)).encode())
-        for tensor in (self.x, self.y, self.ids):
-            digest.update(tensor.detach().cpu().contiguous().numpy().data)
-        return digest.hexdigest()
+        return digest(repr((tuple(self.x.shape), self.x.dtype)), self.x, self.y, self.ids)
 
     def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Return the images and labels at these rows."""
@@ -56,31 +53,20 @@ class Examples:
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
 
 
-class Inputs(NamedTuple):
-    """Examples with pixels in [0, 1], and what 0 and 1 stand for."""
+def digest(*parts: str | Tensor) -> str:
+    """sha256 of texts and of the values of tensors."""
+    found = hashlib.sha256()
+    for part in parts:
+        found.update(part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().data)
+    return found.hexdigest()
 
-    examples: Examples
-    low: Tensor
-    high: Tensor
-    bounds: Bounds
 
-
-def inputs_of(
+def examples_of(
     x: object, y: object = None, bounds: Bounds | None = None, examples: int | None = None,
     dtype: torch.dtype | None = None,
-) -> Inputs:  # fmt: skip
-    """Examples scaled to [0, 1]; the arguments are those of `examples_of`, and `bounds`, the range of a pixel."""
-    found = examples_of(x, y, examples, dtype)
-    bounds = checked_bounds(found.x, bounds)
-    low, high = (per_channel(bound, found.x) for bound in bounds)
-    return Inputs(replace(found, x=((found.x - low) / (high - low)).clamp(0, 1)), low, high, bounds)
+) -> Examples:  # fmt: skip
+    """Make examples, with pixels scaled to [0, 1], of tensors, arrays, a Dataset or a DataLoader.
 
-
-def examples_of(x: object, y: object = None, examples: int | None = None, dtype: torch.dtype | None = None) -> Examples:
-    """Make examples of tensors, arrays, a Dataset or a DataLoader.
-
-    x, y: images and labels; y is left out where x holds both.
-    examples: only the first so many.
     dtype: the type that images are computed in; by default their own, or float32 for half precision and integers.
     """
     if examples is not None and examples < 1:
@@ -91,7 +77,15 @@ def examples_of(x: object, y: object = None, examples: int | None = None, dtype:
         raise GradDivError(f"there are {len(images)} images and {len(labels)} labels, expected as many, at least one")
     if not images.isfinite().all():
         raise GradDivError(f"x holds {int((~images.isfinite()).sum())} values that are NaN or infinite")
-    return Examples(images, labels, torch.arange(len(labels)))
+    bounds = _checked_bounds(images, bounds)
+    low, high = (_per_channel(bound, images) for bound in bounds)
+    return Examples(((images - low) / (high - low)).clamp(0, 1), labels, torch.arange(len(labels)), bounds=bounds)
+
+
+def unscaled(x: Float[Tensor, "b ..."], bounds: Bounds) -> Float[Tensor, "b ..."]:
+    """Images with pixels in [0, 1] as the model takes them: low + (high - low) x."""
+    low, high = (_per_channel(bound, x) for bound in bounds)
+    return low + (high - low) * x
 
 
 def read_examples(name: str, examples: int | None = None, data_root: str | None = None) -> tuple[Tensor, Tensor]:
@@ -164,7 +158,7 @@ def _tensor(values: object, name: str) -> Tensor:
     return plain(name, found)
 
 
-def checked_bounds(x: Tensor, bounds: Bounds | None = None) -> Bounds:
+def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
     """The bounds as given, or [0, 1]; images outside of them are an error that proposes others."""
     least, greatest = float(x.min()), float(x.max())
     if bounds is None:
@@ -182,7 +176,7 @@ def checked_bounds(x: Tensor, bounds: Bounds | None = None) -> Bounds:
         raise GradDivError(
             f"bounds are {bounds}, expected the least and the greatest value of a pixel, such as (0, 255)"
         )
-    low, high = (per_channel(bound, x) for bound in bounds)
+    low, high = (_per_channel(bound, x) for bound in bounds)
     if not bool((low < high).all()):
         raise GradDivError(f"bounds are {bounds}, expected the least value of a pixel before the greatest")
     slack = 1e-4 * (high - low)
@@ -191,7 +185,7 @@ def checked_bounds(x: Tensor, bounds: Bounds | None = None) -> Bounds:
     return bounds
 
 
-def per_channel(bound: float | int | Sequence[float], x: Float[Tensor, "b ..."]) -> Tensor:
+def _per_channel(bound: float | int | Sequence[float], x: Float[Tensor, "b ..."]) -> Tensor:
     """The bound in a shape that fits images."""
     value = torch.as_tensor(bound, dtype=x.dtype, device=x.device)
     if value.dim() == 0:

@@ -13,14 +13,21 @@ from graddiv.attacks import Attack
 from graddiv.attacks.suites import STRONG, suite
 from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.elimination import attack_until_fooled
-from graddiv.evaluation.examples import Bounds, Examples, checked_bounds
+from graddiv.evaluation.examples import Bounds
 from graddiv.evaluation.inspection import Inspection
 from graddiv.evaluation.models import Model, settled
-from graddiv.evaluation.robustness import MODES, attack_all, cells, papers_cells, parse_modes, strong_cells
+from graddiv.evaluation.robustness import (
+    MODES,
+    attack_all,
+    attack_until_fooled,
+    cells,
+    papers_cells,
+    parse_modes,
+    strong_cells,
+)
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
-from graddiv.geometry import in_bytes, radius_of
+from graddiv.geometry import Geometry, in_bytes, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.networks.prediction import N_ENSEMBLE
 from graddiv.progress import Progress
@@ -46,9 +53,8 @@ def evaluate(
             for row in rows:
                 print(epsilon, row.label, row.accuracy.mean, row.accuracy.interval)
 
-    Returns an `AttackRecord` for each attack, mode, epsilon and repeat, and for clean images: whether each example was
-    right, model by model, and what it cost.  `table` sums them up.  What would make the numbers mean something else
-    than they seem to is told by a `GradDivWarning`; `graddiv.audit` looks more closely.
+    Returns an `AttackRecord` for each attack, mode, epsilon and repeat, and for clean images; `table` sums them up.
+    A `GradDivWarning` tells what makes the numbers mean something else; `graddiv.audit` looks more closely.
 
     model: a module (whether it is random is found out), a `RandomizedNetwork`, a function x -> logits, a list of
         modules of which one answers at random, or the directory of a run.
@@ -65,14 +71,9 @@ def evaluate(
     batch: how many images are looked at together.
     bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
     directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
-        A network that answers otherwise than the one they are of is refused.
     progress: whether to show a bar, or a callback (done, total, label).
     """
-    return _evaluated(
-        attack_all, model, x, y, epsilon=epsilon, attacks=attacks, suite_name=suite_name, modes=modes, n=n,
-        repeats=repeats, n_ensemble=n_ensemble, seed=seed, batch=batch, bounds=bounds, directory=directory,
-        progress=progress,
-    )  # fmt: skip
+    return _evaluated(attack_all, **locals())
 
 
 def evaluate_total(
@@ -83,8 +84,7 @@ def evaluate_total(
         (record,) = evaluate_total(F, x, y, epsilon=8 / 255)
         print(record.correct.mean(), record.passes.sum(1).mean())
 
-    paper_rows: whether the Total is taken over the paper's 16 rows alone.  It leaves out Square, EOT-FAB and EOT-B&B,
-        which take most of the passes of the paper's suite.
+    paper_rows: only the paper's 16 rows, without Square, EOT-FAB and EOT-B&B, which take most of the passes.
     """
     return _evaluated(attack_until_fooled, model, x, y, paper_rows=paper_rows, **options)
 
@@ -100,15 +100,12 @@ def _evaluated(
     check_counts(n=n, repeats=repeats, n_ensemble=n_ensemble, batch=batch)
     chosen = _attacks_of(attacks, suite_name)
     target = Target.of(model, x, y, bounds, n_ensemble=n_ensemble, seed=seed, batch=batch)
-    if isinstance(target.data, Examples) and all(attack.geometry.bounds == (0.0, 1.0) for attack in chosen):
-        checked_bounds(target.data.x)
     radii = _epsilons_of(epsilon, chosen, target.pixels)
     sights = parse_modes([modes] if isinstance(modes, str) else modes)
-    folder = folder_of(directory)
     _warn_of(target, declared=target.random if isinstance(model, RandomizedNetwork) else None)
-    with Session.open(folder, progress=progress) as session:
-        if folder is not None:
-            target.check_answers(folder / target.answers_file)
+    with Session.open(directory, progress=progress) as session:
+        if session.directory is not None:
+            target.check_answers(session.directory / target.answers_file)
         if suite_name == STRONG and not attacks:
             wanted = strong_cells(target, radii, session, repeats=repeats)
         else:
@@ -138,13 +135,6 @@ def check_counts(**counts: object) -> None:
             raise GradDivError(f"{name} is {count}, expected at least 1")
 
 
-def folder_of(directory: Path | str | None) -> Path | None:
-    """Where records go; None for nowhere."""
-    if directory is not None and not isinstance(directory, str | Path):
-        raise GradDivError(f"the directory is {directory!r}, expected a path")
-    return None if directory is None else Path(directory)
-
-
 def _epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pixels: int) -> list[float]:
     """One radius or several, each smaller than the box of all images."""
     several = isinstance(epsilon, Sequence | np.ndarray | Tensor) and not isinstance(epsilon, str)
@@ -152,15 +142,19 @@ def _epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pi
     if not radii:
         raise GradDivError("epsilon holds no radius, expected at least one")
     for attack in attacks:
-        low, high = attack.geometry.bounds
-        most = attack.geometry.diameter(pixels)
         for radius in radii:
-            if not 0 <= radius <= most:
-                raise GradDivError(
-                    f"epsilon is {radius:g}, expected a radius from 0 to {most:.4g}, the size of the box of pixels "
-                    f"between {low:g} and {high:g}{in_bytes(radius)}"
-                )
+            check_radius(radius, attack.geometry, pixels, ends=True)
     return radii
+
+
+def check_radius(epsilon: float, geometry: Geometry, pixels: int, *, ends: bool = False) -> None:
+    """Refuse a radius that is not between 0 and the one that admits every image; `ends`: whether these two may be."""
+    most = geometry.diameter(pixels)
+    if not (0 < epsilon < most or (ends and epsilon in (0, most))):
+        raise GradDivError(
+            f"epsilon is {epsilon:g}, expected a radius from 0 to {most:.4g}{'' if ends else ', both excluded'}: "
+            f"the latter admits every image{in_bytes(epsilon)}"
+        )
 
 
 def _warn_of(target: Target, declared: bool | None) -> None:

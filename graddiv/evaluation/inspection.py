@@ -1,10 +1,4 @@
-"""What a check is, and what the checks of a network look at.
-
-A check is a function that answers with a verdict, a sentence and its numbers; `@check` registers it:
-
-    @check("the output is logits")
-    def logits(seen: Inspection) -> Answer: ...
-"""
+"""What a check is, a function that `@check` registers, and what the checks of a network look at."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

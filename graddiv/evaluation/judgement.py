@@ -1,9 +1,5 @@
-"""Three numbers, never one: accuracy per draw, of the ensemble, and in the worst of k draws; and what an attack gains.
+"""Three numbers, never one: accuracy per draw, of the ensemble, in the worst of k draws; and what an attack gains."""
 
-Images are chosen on the draws that attacks were judged by, and scored on draws that had no part in that choice.
-"""
-
-import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
@@ -17,6 +13,7 @@ from torch import Tensor
 from graddiv.attacks import EOT, PGD, Given
 from graddiv.attacks.attack import Problem
 from graddiv.evaluation.budget import Budget
+from graddiv.evaluation.examples import digest
 from graddiv.evaluation.robustness import Cell, attack_all
 from graddiv.evaluation.run import Advance, Job, Session, reporting
 from graddiv.evaluation.target import Target
@@ -95,10 +92,7 @@ def three_numbers(of_ensemble: JudgementRecord, record: JudgementRecord) -> Thre
 
 
 def worst_of(record: JudgementRecord, k: int) -> Float[np.ndarray, " b"]:
-    """C(N - e, k) / C(N, k) for e errors among N draws: unbiased for the probability that k draws are all right.
-
-    share^k where the share is exact; the same of an estimated share would be too high.
-    """
+    """C(N - e, k) / C(N, k) for e errors among N draws, unbiased; share^k where the share is exact."""
     draws = record.right.shape[1]
     if record.outcomes > 0 or draws == 1:
         return record.share.astype(np.float64) ** k
@@ -131,8 +125,7 @@ def worst_images(records: Sequence[AttackRecord]) -> Worst:
 
 def images_hash(x: Tensor | np.ndarray) -> str:
     """sha256 of the shape and of the pixels in float32: names a set of images."""
-    pixels = np.ascontiguousarray(x.detach().cpu().numpy() if isinstance(x, Tensor) else x, dtype=np.float32)
-    return hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+    return digest(repr(tuple(x.shape)), torch.as_tensor(x).float())
 
 
 class Doubling(NamedTuple):
@@ -151,13 +144,7 @@ class Doubling(NamedTuple):
 def double(
     cell: Cell, record: AttackRecord, target: Target, budget: Budget, session: Session
 ) -> tuple[list[Doubling], list[AttackRecord]]:
-    """Double each setting by itself and go on with the one that gains most, until none does, or all looks are used.
-
-    "Stops helping" is a claim of equivalence: not that no difference was found, but that the upper bound of the gain
-    lies below the tolerance.
-
-    cell, record: the attack to begin with.
-    """
+    """Double each setting by itself and go on with the one that gains most, until all bounds are small enough."""
     settings = (*(("n",) if target.random else ()), "m", "restarts")
     found, made = list[Doubling](), [record]
     for look in range(1, budget.looks + 1):
@@ -183,15 +170,12 @@ def _doubled(cell: Cell, setting: str) -> Cell:
 def _compared(look: int, setting: str, shorter: AttackRecord, longer: AttackRecord, level: float) -> Doubling:
     before, after = ((r.correct, r.correct_again) for r in (shorter, longer))
     values = int(shorter.value(setting)), int(longer.value(setting))
-    accuracies = [float((a.mean() + b.mean()) / 2) for a, b in (before, after)]
-    gain, bound = gain_bound(before, after, level)
-    return Doubling(look, setting, *values, accuracies[0], accuracies[1], gain, bound)
+    shorter_left, longer_left = (float((a.mean() + b.mean()) / 2) for a, b in (before, after))
+    return Doubling(look, setting, *values, shorter_left, longer_left, *gain_bound(before, after, level))
 
 
 def gain_bound(before: Sequence[np.ndarray], after: Sequence[np.ndarray], level: float) -> tuple[float, float]:
-    """Return the gain of a longer attack and its upper bound at a level, from verdicts on the same images.
-
-    before, after: whether each ensemble is right on each image, for the shorter and the longer attack.
+    """Return the gain of a longer attack and its upper bound at a level, from verdicts of ensembles on the same images.
 
     d_i = mean over ensembles of before - after; the bound is Agresti and Min's for paired shares, mean d + z sd with a
     pseudo-count of 1/2 to each side, but never below 1 - level^(1/N), what N images without any change leave open.

@@ -1,7 +1,4 @@
-"""The registry of measurements: `@measurement` names the job, the record that it makes and what it spends.
-
-What a record stores, the name of its file and the line that sums it up are declared with its class in graddiv.records.
-"""
+"""The registry of measurements: `@measurement` names the job, the record that it makes and what it spends."""
 
 import math
 from collections.abc import Callable

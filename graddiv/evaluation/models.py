@@ -1,19 +1,15 @@
-"""Whatever the user has as a `RandomizedNetwork`: a module, a function, a list of modules, a run directory.
+"""Whatever the user has as a `RandomizedNetwork`, adapted from outside, never changed; and surrogates to attack."""
 
-Networks are adapted from outside, never changed: an adapted network calls the original one in another way.  Surrogates
-are attacked in place of a network whose gradients lead nowhere; what is found is judged on that network.
-"""
-
-import hashlib
-import importlib.util
+import importlib
 import inspect
 import math
+import runpy
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -21,6 +17,7 @@ from torch.nn.functional import kl_div, log_softmax
 from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
+from graddiv.evaluation.examples import Bounds, digest, unscaled
 from graddiv.evaluation.inspection import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
@@ -59,10 +56,7 @@ class Adapted(RandomizedNetwork):
 
 
 class Frozen(Adapted):
-    """A network whose noise has one value for ever; of several values, the ensemble of their sample models.
-
-    f(x) = log 1/k sum_i softmax f_i(x): the class that it names is the one that the ensemble names.
-    """
+    """f(x) = log 1/k sum_i softmax f_i(x): the ensemble of the sample models of k values of the noise."""
 
     def __init__(self, inner: RandomizedNetwork, noises: tuple[Noise, ...]) -> None:
         super().__init__(inner, lambda f, x: f(x))
@@ -115,13 +109,7 @@ class GivenModel(NamedTuple):
 def network_of(
     model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None, device: torch.device | None = None
 ) -> GivenModel:
-    """Make a randomized network of a model.
-
-    model: what the user has.
-    x: some images, as the model takes them, which show whether a module draws by itself.
-    data_root: the folder of the official data files, for run directories whose network holds training examples.
-    device: where the network goes; it stays where it is if None.
-    """
+    """Make a randomized network of a model; images x, as it takes them, show whether a module draws by itself."""
     if isinstance(model, str | Path):
         from graddiv.runs import Run
 
@@ -171,46 +159,38 @@ def _name(function: Callable[[Tensor], Tensor]) -> str:
         text = inspect.getsource(function)
     except (OSError, TypeError):
         return name
-    return f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{name}-{digest(text)[:8]}"
 
 
 def load_model(reference: str) -> Model:
-    """The model that `file.py:name` or `package.module:name` names: it, or what a function without arguments returns.
-
-    A directory is that of a run.
-    """
+    """The model that `file.py:name` or `package.module:name` names, or what that function returns; or a run."""
     if Path(reference).is_dir():
         return Path(reference)
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise GradDivError(f"the model is {reference!r}, expected file.py:factory or the directory of a run")
-    found = getattr(_imported(place), name, None)
+    found = _imported(place).get(name)
     if found is None:
         raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
     model: Model = found if isinstance(found, nn.Module | list | tuple) else found()
     return model
 
 
-def _imported(place: str) -> ModuleType:
-    """A Python file, which finds what lies beside it, or a module by its name."""
+def _imported(place: str) -> dict[str, Any]:
+    """The names in a Python file, which finds what lies beside it, or in a module."""
     path = Path(place)
     if path.suffix != ".py":
         try:
-            return importlib.import_module(place)
+            return vars(importlib.import_module(place))
         except ModuleNotFoundError as error:
             raise GradDivError(f"there is no module {place!r}: {error}") from None
     if not path.is_file():
         raise GradDivError(f"there is no {path}")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
     sys.path.insert(0, str(path.parent.resolve()))
     try:
-        spec.loader.exec_module(module)
+        return runpy.run_path(str(path), run_name=path.stem)
     finally:
         sys.path.pop(0)
-    return module
 
 
 def original(F: RandomizedNetwork) -> RandomizedNetwork:
@@ -218,11 +198,11 @@ def original(F: RandomizedNetwork) -> RandomizedNetwork:
     return original(F.inner) if isinstance(F, Adapted) else F
 
 
-def rescaled(F: RandomizedNetwork, low: Tensor, high: Tensor) -> RandomizedNetwork:
-    """The network on images with pixels in [0, 1], where it expects them between `low` and `high`."""
-    if bool((low == 0).all()) and bool((high == 1).all()):
+def rescaled(F: RandomizedNetwork, bounds: Bounds) -> RandomizedNetwork:
+    """The network on images with pixels in [0, 1], where it expects them between the bounds."""
+    if np.all(np.equal(bounds[0], 0)) and np.all(np.equal(bounds[1], 1)):
         return F
-    return Adapted(F, lambda f, x: f(low.to(x) + (high - low).to(x) * x))
+    return Adapted(F, lambda f, x: f(unscaled(x, bounds)))
 
 
 def with_logits(F: RandomizedNetwork) -> RandomizedNetwork:

@@ -1,14 +1,18 @@
-"""Attacks x modes x epsilons x repeats: each cell a record, success judged on models the attack never saw.
+"""Attacks x modes x epsilons x repeats, judged on models the attack never saw: a record for each cell, or the Total.
 
+The Total alone takes fewer passes.  Attacks run one after the other, the cheapest first; after each, two ensembles keep
+the worst image so far, and an image that is fooled beyond doubt leaves.  Two other ensembles judge what is left.
 In the paper: docs/equations.md.
 """
 
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
-from jaxtyping import Float
+import torch
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
 from graddiv.attacks import ARC, EOT, Attack, Cost, Exact, Fixed, StochasticPGD, View
@@ -16,14 +20,16 @@ from graddiv.attacks.spgd import FEWEST_STEPS, Spending, choose
 from graddiv.attacks.suites import ATTACKS, STRONG, suite
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.budget import Budget, with_geometry
-from graddiv.evaluation.concentration import gradient_noise_job
+from graddiv.evaluation.examples import digest
+from graddiv.evaluation.jobs import gradient_noise_job
 from graddiv.evaluation.run import IN_MEMORY, Advance, Job, Session
 from graddiv.evaluation.target import Target
 from graddiv.geometry import LINF, Geometry
 from graddiv.losses import margin
-from graddiv.networks import RandomizedNetwork
-from graddiv.networks.prediction import predict
-from graddiv.records import PAPER_ROWS, AttackRecord
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.prediction import logits_from, models_of, predict, score
+from graddiv.performance import channels_last
+from graddiv.records import PAPER_ROWS, AttackRecord, TotalRecord
 from graddiv.records.record import PILOTS
 from graddiv.seeding import fold
 
@@ -31,6 +37,11 @@ Mode = Literal["fixed", "eot1", "eot"]
 MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
 PASSES = Budget().passes  #: Forward and backward passes of each attack of the strong suite on an image.
 PILOT_EXAMPLES = 50  #: Examples, the first ones, on which the pilot of the strong suite is run.
+LEVEL = 1e-2
+"""An image leaves the Total when a fresh ensemble would be right about it with a probability below this.
+
+The same models look at the images of all attacks, so each look may err with this probability divided by the looks.
+"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,10 +164,7 @@ def strong_cells(
     target: Target, epsilons: Sequence[float], session: Session = IN_MEMORY, *, passes: int = PASSES, repeats: int = 1,
     geometry: Geometry = LINF,
 ) -> list[Cell]:  # fmt: skip
-    """Clean images and the strong suite; `passes` per image and attack, split into n and m by a pilot at each epsilon.
-
-    Where the noise has few values, the attacks see all of them, and ARC, which takes them one by one, is among them.
-    """
+    """Clean images and the strong suite; a pilot splits `passes` into n and m, and few values of the noise add ARC."""
     support = target.F.support() if target.random else None
     found = cells([], [], repeats=repeats)
     for epsilon in epsilons:
@@ -195,39 +203,31 @@ def strong_attacks(plan: Spending) -> list[Attack]:
 
 def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:
     """Attack, then judge on two ensembles of fresh models, the same for all attacks of a repeat."""
-    description = {**cell.describe(target), "epsilon": cell.epsilon, "repeat": cell.repeat, **target.describe()}
+    settings = {**cell.describe(target), "epsilon": cell.epsilon, "repeat": cell.repeat}
+    kept = target.data.ids[: target.kept_images]
 
-    def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
-        x, y, ids = target.examples(rows)
-        made = attacked(target, cell, x, y, ids, advance)
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        x_adv, distance, cost = attacked(target, cell, x, y, ids, advance)
         return {
-            "ids": ids.cpu().numpy(),
-            "labels": y.cpu().numpy(),
-            "distance": made.distance.cpu().numpy(),
-            "images": made.x[: max(0, target.kept_images - rows.start)].float().cpu().contiguous().numpy(),
-            **{f"cost_{name}": np.full(len(y), value) for name, value in asdict(made.cost).items()},
-            **judged(target, made.x, y, cell.repeat),
+            "distance": distance,
+            "images": x_adv[torch.isin(ids, kept.to(ids.device))],
+            **{f"cost_{name}": torch.full_like(y, value) for name, value in asdict(cost).items()},
+            **judged(target, x_adv, y, cell.repeat),
         }
 
-    label, b, work = description["label"], len(target.data), cell.work(target)
-    return Job(AttackRecord, label, description, cell.file_name, b, target.batch, work, compute)
+    work, file = cell.work(target), cell.file_name
+    return target.job(AttackRecord, settings, measure, work=work, file=file, label=settings["label"])
 
 
-class AttackedBatch(NamedTuple):
-    """What an attack made of a batch."""
-
-    x: Float[Tensor, "b ..."]  #: The adversarial images.
-    distance: Float[Tensor, " b"]  #: From the original image, in the norm of the attack.
-    cost: Cost  #: What the attack spent on each image.
-
-
-def attacked(target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> AttackedBatch:
-    """The images that a cell makes of these examples; `advance` is called with the share that is done."""
+def attacked(
+    target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance
+) -> tuple[Float[Tensor, "b ..."], Float[Tensor, " b"], Cost]:
+    """The images that a cell makes of these examples, their distances in its norm, and what each image cost."""
     view, x_adv, attack = cell.view(target.F, target.seed), x, cell.seeded(target.seed)
     if attack:
         x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(done / of))
     norm = attack.geometry if attack else LINF
-    return AttackedBatch(x_adv, norm.norm(x_adv - x).float(), view.cost)
+    return x_adv, norm.norm(x_adv - x).float(), view.cost
 
 
 def attack_cell(target: Target, cell: Cell, session: Session = IN_MEMORY) -> AttackRecord:
@@ -240,16 +240,111 @@ def attack_all(target: Target, wanted: Sequence[Cell], session: Session = IN_MEM
     return session.run([attack_job(target, cell) for cell in wanted])
 
 
-def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, np.ndarray]:
+def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, Tensor]:
     """The verdicts of the two ensembles of a repeat on x, and of each model of the first."""
-    arrays: dict[str, np.ndarray] = {}
+    arrays: dict[str, Tensor] = {}
     for i, suffix in enumerate(("", "_again")):
         said = predict(target.F, x, n=target.n_ensemble, seed=fold(target.seed, "ensemble", repeat, i))
-        arrays[f"correct{suffix}"] = (said.label == y).cpu().numpy()
-        arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y).float().cpu().numpy()
+        arrays[f"correct{suffix}"] = said.label == y
+        arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y)
         if not suffix:
-            arrays["right"] = (said.answers == y).T.contiguous().cpu().numpy()
+            arrays["right"] = (said.answers == y).T
     return arrays
+
+
+def attack_until_fooled(target: Target, wanted: Sequence[Cell], session: Session = IN_MEMORY) -> list[TotalRecord]:
+    """The Total of the cells of each epsilon and repeat."""
+    groups: dict[tuple[float, int], list[Cell]] = {}
+    for cell in wanted:
+        if cell.attack is not None:
+            groups.setdefault((cell.epsilon, cell.repeat), []).append(cell)
+    return session.run([total_job(target, group) for group in groups.values()])
+
+
+def total_job(target: Target, wanted: Sequence[Cell]) -> Job[TotalRecord]:
+    """Attack each batch with one cell after the other, on the images that are left; then judge the worst images."""
+    if len({(cell.epsilon, cell.repeat) for cell in wanted}) != 1:
+        raise GradDivError("a Total is taken over the attacks of one epsilon and one repeat")
+    epsilon, repeat = wanted[0].epsilon, wanted[0].repeat
+    order = [Cell(None, "fixed", 1, 0.0, repeat), *sorted(wanted, key=lambda cell: cell.work(target))]
+    attacks = [cell.describe(target) for cell in order]
+    settings = {"attacks": attacks, "epsilon": epsilon, "repeat": repeat, "level": LEVEL}
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        worst, found = _worst_images(target, order, x, y, ids, advance)
+        return {**found, **judged(target, worst, y, repeat)}
+
+    file = f"total-{digest(json.dumps(attacks))[:8]}-eps{epsilon:.6g}-r{repeat}.record"
+    work = sum(cell.work(target) for cell in order)
+    return target.job(TotalRecord, settings, measure, work=work, file=file, label="Total")
+
+
+def _worst_images(
+    target: Target, order: Sequence[Cell], x: Tensor, y: Tensor, ids: Tensor, advance: Advance
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """Attack the examples that are left with one cell after the other; return the worst images, and the arrays."""
+    worst, distance = x.clone(), torch.zeros_like(y, dtype=torch.float32)
+    surest = torch.full_like(y, -torch.inf, dtype=torch.float64)
+    chosen, ended = torch.zeros_like(y), torch.zeros_like(y, dtype=torch.bool)
+    costs = torch.zeros(4, len(y), len(order), dtype=torch.int64)
+    work = [cell.work(target) for cell in order]
+    for number, cell in enumerate(order):
+        left = ~ended
+        if not left.any():
+            break
+
+        def tell(share: float, number: int = number) -> None:
+            advance((sum(work[:number]) + share * work[number]) / sum(work))
+
+        # the rows of a network that is not pointwise depend on each other, so its batches stay whole
+        rows = (left if target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
+        x_adv, far, cost = attacked(target, cell, channels_last(x[rows]), y[rows], ids[rows], tell)
+        sure, doubtless, models = _looked_at(target, x_adv, y[rows], cell.repeat, looks=len(order))
+        better = left[rows] & ((sure > surest[rows]) | doubtless)
+        kept = rows[better]
+        worst[kept], distance[kept] = x_adv[better], far[better]
+        surest[kept], chosen[kept] = sure[better], number
+        ended[rows] |= doubtless
+        spent = [cost.forwards, cost.backwards, cost.draws, models]
+        costs[:, rows.cpu(), number] = torch.tensor(spent)[:, None]
+    found = {"chosen": chosen, "ended": ended, "distance": distance}
+    names = ("cost_forwards", "cost_backwards", "cost_draws", "cost_choice")
+    return worst, {**found, **dict(zip(names, costs, strict=True))}
+
+
+def _looked_at(
+    target: Target, x: Tensor, y: Tensor, repeat: int, looks: int
+) -> tuple[Float64[Tensor, " b"], Bool[Tensor, " b"], int]:
+    """The sureness of two ensembles, whether both and a fresh one are wrong beyond doubt, and how many models look."""
+    seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
+    with torch.no_grad(), running_statistics(target.F):
+        models = [models_of(target.F, target.n_ensemble, seed) for seed in seeds]
+        ensembles = [torch.stack([score(logits_from(f, x), "softmax") for f in each]) for each in models]
+    both = torch.cat(ensembles)
+    sure = sureness(both, y, len(ensembles[0]))
+    wrong = torch.stack([p.mean(0).argmax(1) != y for p in ensembles]).all(0)
+    return sure, wrong & (sure > sure_enough(len(both), looks)), len(both)
+
+
+def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> Float64[Tensor, " b"]:
+    """t = mean(d) / (sd(d) sqrt(1/n + 1/size)), d_i = p_i(j) - p_i(y), j the likeliest other class.
+
+    The denominator is the standard error of the mean d of a fresh ensemble of `size` models, as n models predict it: if
+    t lies above Student's quantile, that ensemble is wrong too.  Infinite where all models say the same.
+    """
+    own = p.gather(2, y.expand(len(p), -1)[..., None]).squeeze(2)
+    others = p.scatter(2, y.expand(len(p), -1)[..., None], -torch.inf)
+    rival = others.mean(0).argmax(1)
+    d = others.gather(2, rival.expand(len(p), -1)[..., None]).squeeze(2) - own
+    mean, spread = d.mean(0), d.std(0) * (1 / len(d) + 1 / size) ** 0.5
+    return torch.where(spread > 0, mean / spread, torch.where(mean > 0, torch.inf, -torch.inf))
+
+
+def sure_enough(n: int, looks: int) -> float:
+    """The quantile 1 - LEVEL / looks of Student's t for n models: beyond it, an image is fooled beyond doubt."""
+    from scipy.stats import t
+
+    return float(t.ppf(1 - LEVEL / looks, n - 1))
 
 
 def _settings(attack: Attack) -> dict[str, Any]:

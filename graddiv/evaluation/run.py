@@ -1,7 +1,4 @@
-"""The executor of every evaluation: jobs, batch by batch, in a session.
-
-Every finished batch is a file, so that a kill loses at most one batch, and several processes can share the work.
-"""
+"""Runs the jobs of every evaluation batch by batch; a finished batch is a file, so that a kill loses at most one."""
 
 import json
 import shutil
@@ -76,24 +73,26 @@ class Session:
     @classmethod
     @contextmanager
     def open(
-        cls, directory: Path | None, process: Process = ALONE, progress: bool | Progress = False
+        cls, directory: Path | str | None, process: Process = ALONE, progress: bool | Progress = False
     ) -> "Iterator[Session]":
         """Be the only evaluation that writes into the directory; its processes hold the lock together."""
-        locked = nullcontext() if directory is None or not process.writes else store.locked(directory)
+        if directory is not None and not isinstance(directory, str | Path):
+            raise GradDivError(f"the directory is {directory!r}, expected a path")
+        folder = None if directory is None else Path(directory)
+        locked = nullcontext() if folder is None or not process.writes else store.locked(folder)
         with locked, listening(progress) as listener:
             process.wait()
-            yield cls(directory, process, listener)
+            yield cls(folder, process, listener)
 
     def left(self, job: Job[R]) -> int:
-        """How many batches of a job are not on disk."""
-        return _Files(job, self.directory).count_missing()
+        """How many batches of a job are not on disk, by the names of files alone."""
+        files = _Files(job, self.directory)
+        if files.path is not None and files.path.exists():
+            return 0
+        return sum(files.path is None or not files.part(batch).exists() for batch in files.numbers)
 
     def run(self, jobs: Sequence[Job[R]]) -> list[R]:
-        """Run all jobs and return their records; batches that are on disk already are not computed again.
-
-        The batches of all jobs are dealt out to the processes in turn, and no process waits for another before all its
-        own batches are done.  All processes must see the same directory, because its files tell them what is done.
-        """
+        """Run all jobs and return their records; processes, which share the directory, take missing batches in turn."""
         names = [job.file for job in jobs]
         if self.directory is not None and (twice := next((n for n in names if names.count(n) > 1), None)):
             raise GradDivError(f"two evaluations would both be written to {Path(twice).name}: leave one of them out")
@@ -148,12 +147,6 @@ class _Files(Generic[R]):
         assert self.path is not None
         return self.path if len(self.numbers) == 1 else self.path.with_suffix(".parts") / f"{batch:05d}"
 
-    def count_missing(self) -> int:
-        """How many batches are not on disk, by the names of files alone."""
-        if self.path is None:
-            return len(self.numbers)
-        return 0 if self.path.exists() else sum(not self.part(batch).exists() for batch in self.numbers)
-
     def missing(self) -> list[int]:
         """Read what is on disk and return the other batches; files that another evaluation wrote are an error."""
         if self.path is not None and self.path.exists():
@@ -207,10 +200,7 @@ class _Files(Generic[R]):
 
 
 def _wait_for(todo: Sequence[tuple[_Files[R], int]]) -> None:
-    """Wait for the files of all processes.
-
-    A barrier would not do: it times out after minutes, and a batch of a long attack may take hours.
-    """
+    """Wait for the files of all processes: a barrier would time out while a batch of a long attack takes hours."""
     missing, since = todo, time.monotonic()
     while left := [(files, batch) for files, batch in missing if not files.part(batch).exists()]:
         if len(left) < len(missing):

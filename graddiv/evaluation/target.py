@@ -1,6 +1,5 @@
 """What is evaluated: a network and the examples on which it is judged."""
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -15,20 +14,20 @@ from torch import Tensor
 from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import Bounds, Examples, examples_of, inputs_of
+from graddiv.evaluation.examples import Bounds, Examples, digest, examples_of, unscaled
 from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
 from graddiv.evaluation.run import Advance, Job
 from graddiv.networks import RandomizedNetwork
 from graddiv.networks.inputs import check_takes, naming_the_shape
 from graddiv.networks.prediction import N_ENSEMBLE, predict
 from graddiv.performance import channels_last
-from graddiv.records import MeasurementRecord
+from graddiv.records import AttackRecord, MeasurementRecord, Record
 from graddiv.seeding import isolated
 
 if TYPE_CHECKING:
     from graddiv.experiment import Experiment
 
-M = TypeVar("M", bound=MeasurementRecord)
+R = TypeVar("R", bound=Record)
 
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
 """(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
@@ -36,10 +35,7 @@ Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
 KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
 ASKED = 4  #: On how many images, the first ones, the answers of two networks are compared.
 RELATIVE, ABSOLUTE = 1e-3, 0.05
-"""Tolerance of log-probabilities: other devices differ by less, other networks by more.
-
-The probabilities themselves would not do, since a network that is sure of an image says 1 with most kinds of noise.
-"""
+"""Tolerance of log-probabilities: other devices differ by less, other networks by more."""
 LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
 
@@ -58,19 +54,13 @@ class Target:
 
     @classmethod
     def of(cls, model: Model, x: object, y: object = None, bounds: Bounds | None = None, **settings: Any) -> "Target":
-        """Make a target of a model in memory.
-
-        model: what `network_of` takes; whether a module draws by itself is found out.
-        x, y: images in [0, 1] and labels; or x is a data set or a DataLoader of both, and y is left out.
-        bounds: the least and the greatest value of a pixel, if they are not 0 and 1.
-        settings: the other fields of the target, such as `seed`.
-        """
-        if bounds is None:
-            data = x if isinstance(x, Dataset) and y is None else examples_of(x, y, dtype=dtype_of(model))
-            F = network_of(model, data.batch(slice(0, 2))[0]).F
+        """Make a target of a model in memory; arguments as for `evaluate`, settings are fields such as `seed`."""
+        if isinstance(x, Dataset) and y is None and bounds is None:
+            data: Dataset | Examples = x
+            F = network_of(model, x.batch(slice(0, 2))[0]).F
         else:
-            data, low, high, _ = inputs_of(x, y, bounds, dtype=dtype_of(model))
-            F = rescaled(network_of(model, low + (high - low) * data.x[:2]).F, low, high)
+            data = examples_of(x, y, bounds, dtype=dtype_of(model))
+            F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds)).F, data.bounds)
         target = cls(F, data, **settings)
         first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
         check_takes(F, first)
@@ -108,11 +98,6 @@ class Target:
         """The dimension of an image."""
         return self.data.batch(slice(0, 1))[0].numel()
 
-    @property
-    def shows_images(self) -> bool:
-        """Whether inputs have channels, height and width."""
-        return self.data.batch(slice(0, 1))[0].dim() == 4
-
     def first(self, count: int) -> "Target":
         """Return the same target on its first `count` examples alone."""
         return self.take(slice(0, count))
@@ -121,7 +106,10 @@ class Target:
         """Return the same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
-    def job(self, record: type[M], settings: Mapping[str, Any], measure: Measure, *, work: float) -> Job[M]:
+    def job(
+        self, record: type[R], settings: Mapping[str, Any], measure: Measure, *, work: float, file: str = "",
+        label: str = "",
+    ) -> Job[R]:  # fmt: skip
         """Return the job that measures something on every example; `work` is the cost of a batch in forwards."""
 
         def compute(rows: slice, advance: Advance) -> dict[str, np.ndarray]:
@@ -131,15 +119,13 @@ class Target:
             found = {name: t.float() if t.dtype == torch.float64 else t for name, t in found.items()}
             return {name: t.cpu().contiguous().numpy() for name, t in found.items()}
 
-        description = {"kind": record.kind, **settings, **self.describe()}
-        file, b = record.file_name(settings), len(self.data)
-        return Job(record, record.kind, description, file, b, self.batch, work, compute)
+        kind = {} if record is AttackRecord else {"kind": record.kind}  # the first kind, whose files name none
+        description = {**kind, **settings, **self.describe()}
+        file = record.file_name(settings) if issubclass(record, MeasurementRecord) else file
+        return Job(record, label or record.kind, description, file, len(self.data), self.batch, work, compute)
 
     def check_answers(self, path: Path) -> None:
-        """Refuse to go on beside records of a network that answers otherwise; without the file, write it.
-
-        Parameters do not tell that the code around them was changed, or a number in it such as sigma.
-        """
+        """Refuse to go on beside records of a network that answers otherwise; without the file, write it."""
         x = self.examples(slice(0, ASKED))[0]
         with isolated(self.seed):  # a module that draws by itself draws the same again
             answers = predict(self.F, x, n=1, seed=self.seed).scores.tolist()
@@ -159,7 +145,7 @@ class Target:
     @property
     def answers_file(self) -> str:
         """Where a directory that may hold several targets keeps the answers of this one."""
-        return f"answers-{hashlib.sha256(json.dumps(self.describe()).encode()).hexdigest()[:8]}.json"
+        return f"answers-{digest(json.dumps(self.describe()))[:8]}.json"
 
 
 def target_of(
@@ -169,10 +155,8 @@ def target_of(
 ) -> Target:  # fmt: skip
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.
 
-    data: another data set to be judged on, of images of the same shape; or these examples, already loaded.
-    split: "test", or "validation" to choose settings without looking at test data.
-    examples: how many of the split, from its first on; all if None.
-    data_root: the folder of the official data files, by default looked for.
+    data: another data set of images of the same shape, by name or loaded.
+    examples: only the first so many of the split.
     """
     judged_on = data if isinstance(data, Dataset) else load(data or experiment.data.name, split, data_root)
     if examples is not None and not 1 <= examples <= len(judged_on):
@@ -185,12 +169,5 @@ def target_of(
 
 
 def fingerprint(F: RandomizedNetwork) -> str:
-    """Return a sha256 of the class, parameters and buffers, by which a record knows its network.
-
-    Stored records hold it; `runs.state_hash` is another number, since recipes and checkpoints know no class.
-    """
-    digest = hashlib.sha256(type(F).__name__.encode())
-    for name, tensor in F.state_dict().items():
-        digest.update(name.encode())
-        digest.update(tensor.detach().cpu().contiguous().numpy().data)
-    return digest.hexdigest()
+    """sha256 of the class, parameters and buffers, as records hold it; `runs.state_hash` knows no class."""
+    return digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from graddiv import audit
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target
-from graddiv.evaluation.examples import inputs_of, read_examples
+from graddiv.evaluation.examples import examples_of, read_examples
 from graddiv.evaluation.models import dtype_of, network_of, rescaled, settled, with_gradients, with_logits
 from graddiv.networks import sap, total_variation
 from tests.audit.planted import Linear, examples
@@ -25,7 +25,7 @@ X, Y = examples()
 def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
     pairs = TensorDataset(X, Y)
     np.savez(tmp_path / "xs.npz", images=X.numpy(), labels=Y.numpy())
-    wanted = inputs_of(X, Y)
+    wanted = examples_of(X, Y)
     for holder in (
         (X.numpy(), Y.numpy()),
         (X.clone().requires_grad_(), Y),
@@ -34,12 +34,12 @@ def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
         (DataLoader(pairs, batch_size=7), None),
         read_examples(str(tmp_path / "xs.npz")),
     ):
-        found = inputs_of(*holder, dtype=dtype_of(Linear()))
-        assert found.examples.checksum == wanted.examples.checksum
-    assert inputs_of(X.half(), Y).examples.x.dtype == torch.float32
-    assert inputs_of(X, Y, dtype=dtype_of([Linear().double()])).examples.x.dtype == torch.float64
-    channels = inputs_of(2 * X - 1, Y, bounds=([-1.0], [1.0]))
-    assert (channels.examples.x - X).abs().max() < 1e-6
+        found = examples_of(*holder, dtype=dtype_of(Linear()))
+        assert found.checksum == wanted.checksum
+    assert examples_of(X.half(), Y).x.dtype == torch.float32
+    assert examples_of(X, Y, dtype=dtype_of([Linear().double()])).x.dtype == torch.float64
+    channels = examples_of(2 * X - 1, Y, bounds=([-1.0], [1.0]))
+    assert (channels.x - X).abs().max() < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -60,7 +60,7 @@ def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_used_is_refused(x: Any, y: Any, options: dict[str, Any], message: str) -> None:
     with no_type_checks(), pytest.raises(GradDivError, match=message):
-        inputs_of(x, y, **options)
+        examples_of(x, y, **options)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_mistakes_are_told_before_anything_is_done(options: dict[str, Any], mess
 @pytest.mark.parametrize("kind", ["sap", "tv"])
 def test_an_adapted_network_says_that_its_gradient_is_a_proxy(kind: str) -> None:
     F = sap(convnet(), (1, 6, 6)) if kind == "sap" else total_variation(convnet(), (1, 6, 6))
-    around = [rescaled(F, torch.tensor(0.0), torch.tensor(255.0)), with_logits(F), with_gradients(F), settled(F, False)]
+    around = [rescaled(F, (0.0, 255.0)), with_logits(F), with_gradients(F), settled(F, False)]
     assert all(adapted is not F and adapted.proxy_gradient for adapted in around)
     assert Target.of(with_logits(F), images(2), labels(2)).describe()["proxy_gradient"]
     exact = sap(convnet(), (1, 6, 6), gradient="exact")
@@ -125,7 +125,7 @@ def test_dropout_that_is_switched_off_is_told_unless_that_was_said() -> None:
     from graddiv.evaluation.audit import examine
 
     module = nn.Sequential(nn.Dropout(0.2), Linear()).eval()
-    inputs = inputs_of(X, Y)
+    inputs = examples_of(X, Y)
     silent, meant = (examine(network_of(model, X), inputs, seed=0)[2]["random"] for model in (module, Dirac(module)))
     assert silent.verdict == "warn"
     assert "dropout is switched off in module.0; pass randomize(module)" in silent.sentence

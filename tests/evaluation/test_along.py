@@ -5,7 +5,7 @@ import pytest
 
 from graddiv.attacks import EOT, PGD
 from graddiv.evaluation.along import STEPS, attacked_ensemble_job, path_job
-from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.jobs import concentration_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks.prediction import predict
 from graddiv.seeding import fold

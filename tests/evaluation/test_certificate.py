@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from graddiv import GradDivError, pixeldp, smoothing
 from graddiv.attacks import EOT, PGD
 from graddiv.evaluation import Target
-from graddiv.evaluation.decisions import ABSTAIN, certificate_job, certify, votes
+from graddiv.evaluation.jobs import ABSTAIN, certificate_job, certify, votes
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.geometry import L2
 from graddiv.networks import Normalize, bayesian

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from graddiv.attacks import PGD
 from graddiv.evaluation import Target, evaluate
-from graddiv.evaluation.concentration import concentration_job, loss_increase_job
+from graddiv.evaluation.jobs import concentration_job, loss_increase_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.geometry import L2, Linf
 from tests.evaluation.common import SIGMA, examples, linear

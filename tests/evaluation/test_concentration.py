@@ -10,8 +10,7 @@ from graddiv.diversity.gradients import directions, input_gradient
 from graddiv.diversity.regularizers import cosines, mean_cosine
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target
-from graddiv.evaluation.concentration import concentration_job, gradients_job, loss_increase_job, rotation_job
-from graddiv.evaluation.decisions import boundary_job
+from graddiv.evaluation.jobs import boundary_job, concentration_job, gradients_job, loss_increase_job, rotation_job
 from graddiv.evaluation.measurements import l2_radius
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.geometry import L2

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from graddiv.attacks import FAB, FGSM, PGD, Attack, Square
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, attack_all, attack_until_fooled, cells, evaluate_total, predict
-from graddiv.evaluation.elimination import LEVEL, sure_enough, sureness, total_job
+from graddiv.evaluation.robustness import LEVEL, sure_enough, sureness, total_job
 from graddiv.evaluation.run import Session
 from graddiv.networks import bayesian, randomize
 from graddiv.networks import prediction as prediction_module
@@ -119,7 +119,7 @@ def test_models_that_judge_are_asked_once_all_attacks_are_over(monkeypatch: pyte
         asked.append(seed)
         return models_of(F, n, seed)  # type: ignore[arg-type]
 
-    for module in ("graddiv.evaluation.elimination", "graddiv.networks.prediction"):
+    for module in ("graddiv.evaluation.robustness", "graddiv.networks.prediction"):
         monkeypatch.setattr(f"{module}.models_of", spy)
     (found,) = attack_until_fooled(target, wanted_of(target, 0.1))
     choosing, judging = ([fold(0, role, 0, i) for i in range(2)] for role in ("choice", "ensemble"))

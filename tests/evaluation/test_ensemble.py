@@ -1,7 +1,7 @@
 import numpy as np
 
 from graddiv.evaluation import Cell, attack_cell
-from graddiv.evaluation.decisions import ensemble_size_job
+from graddiv.evaluation.jobs import ensemble_size_job
 from graddiv.evaluation.run import IN_MEMORY
 from tests.evaluation.common import small_target
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from graddiv import GradDivError, bayesian
 from graddiv.evaluation import Target
 from graddiv.evaluation.checks import CHECKS
-from graddiv.evaluation.concentration import SHARES, concentration_job, displaced, nearby_job
 from graddiv.evaluation.inspection import Inspection
+from graddiv.evaluation.jobs import SHARES, concentration_job, displaced, nearby_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import Dirac
 from graddiv.seeding import uniform

@@ -7,7 +7,7 @@ from graddiv.attacks import EOT, PGD, as_view
 from graddiv.diversity import loss_increase
 from graddiv.diversity.concentration import moments
 from graddiv.evaluation import Target
-from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.jobs import concentration_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import Noise, RandomizedNetwork, Theta
 from graddiv.networks.prediction import count_models, models_of, predict

@@ -16,7 +16,7 @@ from graddiv import store
 from graddiv.distributed import ALONE, Process, Value, join_processes
 from graddiv.errors import GradDivError
 from graddiv.evaluation import attack_all
-from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.jobs import concentration_job
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import IN_MEMORY, Job, Session, _Files
 from graddiv.records import Record

@@ -9,7 +9,7 @@ from torch import nn
 from graddiv import GradDivError, bayesian
 from graddiv.attacks import ARC, StochasticPGD
 from graddiv.evaluation import Target, evaluate, strong_cells
-from graddiv.evaluation.concentration import gradient_noise_job
+from graddiv.evaluation.jobs import gradient_noise_job
 from graddiv.evaluation.robustness import strong_plan
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.geometry import L2, Linf

@@ -4,7 +4,7 @@ import torch
 
 from graddiv.attacks import PGD, Given
 from graddiv.errors import GradDivError
-from graddiv.evaluation.decisions import transfer_job
+from graddiv.evaluation.jobs import transfer_job
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.networks.prediction import models_of
 from graddiv.seeding import fold

@@ -21,7 +21,7 @@ import torch
 from graddiv.attacks import APGD, FGSM, PGD, Square
 from graddiv.data import load
 from graddiv.evaluation import Target, evaluate, predict
-from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.jobs import concentration_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import bayesian, mnist_cnn
 from graddiv.recipes import recipe

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy
 from graddiv import GradDiv, GradDivError
 from graddiv.diversity import directions, input_gradient
 from graddiv.evaluation import Target
-from graddiv.evaluation.concentration import concentration_job
+from graddiv.evaluation.jobs import concentration_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks import EnsembleNetwork, adp_diversity, ensemble
 from graddiv.networks.ensemble import _features, _hidden_layers, distilled, dverge_losses

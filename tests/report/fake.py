@@ -18,17 +18,20 @@ from graddiv.attacks import FGSM, PGD, Attack, Square, StochasticPGD
 from graddiv.evaluation import Cell, Target, cells
 from graddiv.evaluation.behaviours import settings_of
 from graddiv.evaluation.budget import BUDGETS
-from graddiv.evaluation.concentration import (
+from graddiv.evaluation.inspection import Item
+from graddiv.evaluation.jobs import (
     SHARES,
+    boundary_job,
+    certificate_job,
     concentration_job,
+    ensemble_size_job,
     gradient_noise_job,
     gradients_job,
     loss_increase_job,
     nearby_job,
     rotation_job,
+    transfer_job,
 )
-from graddiv.evaluation.decisions import boundary_job, certificate_job, ensemble_size_job, transfer_job
-from graddiv.evaluation.inspection import Item
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import Job
 from graddiv.evaluation.target import KEPT_IMAGES, Examples

@@ -11,7 +11,7 @@ from graddiv import store
 from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
-from graddiv.evaluation.concentration import loss_increase_job
+from graddiv.evaluation.jobs import loss_increase_job
 from graddiv.recipes import recipe
 from graddiv.records import Record
 from graddiv.report.choose import Choices, plan_for
