@@ -106,6 +106,7 @@ class GradDivSection(Section):
 class StageSection(Schedule):
     """A further stage of training: it goes on from the network of the stage before, with a new Adam."""
 
+    batch: Count | None = None  #: images of a step in this stage; training.batch if not given
     adversary_n: Count | None = None  #: adversary.n in this stage, where it is another one
     graddiv: GradDivSection | None = None
 

@@ -73,9 +73,10 @@ class _Training:
     ) -> None:
         self.experiment, self.run, self.process, self.settings = experiment, run, process, experiment.training
         self.data, self.validation = experiment.training_set(data_root), experiment.validation_set(data_root)
-        _check_batch(experiment, len(self.data), process)
+        for settings in experiment.schedule:
+            _check_batch(settings.batch or experiment.training.batch, experiment, len(self.data), process)
         self.stages = stages_of(experiment, len(self.data))
-        self.steps, self.total = self.stages[0].steps_per_epoch, self.stages[-1].last_step
+        self.total = self.stages[-1].last_step
         self.F = experiment.build(self.data).to(process.device)
         if sync_batch_norm:
             self.F.module = _synchronized(self.F.module, process)
@@ -140,22 +141,23 @@ class _Training:
     def go_on(self, listeners: Sequence[Listener]) -> None:
         """Take the steps that are left."""
         saved = begun = time.monotonic()
-        begun_at, total = self.progress.step, self.total
+        images, total = 0, self.total
         for listener in listeners:
-            listener(begun_at, total, {}, None)
+            listener(self.progress.step, total, {}, None)
         while self.progress.step < total:
             if self.progress.step == self.stage.last_step:
                 self._enter(self.stages[self.stages.index(self.stage) + 1])
-            epoch, within = divmod(self.progress.step, self.steps)
+            epoch, within = self.stage.place(self.progress.step)
             with self._finite(epoch):
                 parts = self._step(epoch, within)
             self.progress.step += 1
             for name, value in parts.items():
                 self.progress.sums[name] = self.progress.sums.get(name, 0.0) + value
-            rate = (self.progress.step - begun_at) * self.settings.batch / (time.monotonic() - begun)
+            images += self.stage.batch
+            rate = images / (time.monotonic() - begun)
             for listener in listeners:
                 listener(self.progress.step, total, {"epoch": epoch + 1.0, **parts, "images/s": rate}, None)
-            if within + 1 == self.steps:
+            if within + 1 == self.stage.steps_per_epoch:
                 self._end_epoch(epoch + 1, rate, listeners)
                 saved = time.monotonic()
             elif time.monotonic() - saved > SAVE_AFTER:
@@ -170,7 +172,7 @@ class _Training:
 
     def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
         """Images, labels and ids of a batch, the share of this process: a function of (seed, epoch, within)."""
-        order, size = _order(self.experiment.seed, epoch, len(self.data)), self.settings.batch
+        order, size = _order(self.experiment.seed, epoch, len(self.data)), self.stage.batch
         rows = self.process.local_rows(order[within * size : (within + 1) * size])
         (x, y), ids, device = self.data.batch(rows), self.data.ids[rows], self.process.device
         x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)
@@ -207,7 +209,7 @@ class _Training:
             ) from error
 
     def _end_epoch(self, epoch: int, rate: float, listeners: Sequence[Listener]) -> None:
-        means = {name: total / self.steps for name, total in self.progress.sums.items()}
+        means = {name: total / self.stage.steps_per_epoch for name, total in self.progress.sums.items()}
         self.progress.sums = {}
         if self.log is not None:
             with self._finite(epoch - 1):
@@ -245,8 +247,7 @@ def _order(seed: int, epoch: int, examples: int) -> Tensor:
     return torch.randperm(examples, generator=generator(fold(seed, "order", epoch)))
 
 
-def _check_batch(experiment: Experiment, examples: int, process: Process) -> None:
-    batch = experiment.training.batch
+def _check_batch(batch: int, experiment: Experiment, examples: int, process: Process) -> None:
     if examples < batch:
         raise GradDivError(f"training.batch is {batch}, but there are only {examples} training examples")
     if batch % process.size:

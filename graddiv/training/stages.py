@@ -14,12 +14,19 @@ class Stage(NamedTuple):
 
     settings: StageSection
     first_step: int
+    first_epoch: int
+    batch: int
     steps_per_epoch: int
 
     @property
     def last_step(self) -> int:
         """The step at which the stage is over."""
         return self.first_step + self.settings.epochs * self.steps_per_epoch
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The epoch, counted from 0 through all stages, and the number of the batch in it."""
+        epoch, within = divmod(step - self.first_step, self.steps_per_epoch)
+        return self.first_epoch + epoch, within
 
     def learning_rate(self, step: int) -> float:
         """lr * decay^(number of decays up to this step), the decays in epochs since the stage began."""
@@ -41,9 +48,11 @@ class Stage(NamedTuple):
 def stages_of(experiment: Experiment, examples: int) -> list[Stage]:
     """The stages of training; an epoch leaves out the examples that fill no batch, other ones each time."""
     found: list[Stage] = []
+    step = epoch = 0
     for settings in experiment.schedule:
-        first = found[-1].last_step if found else 0
-        found.append(Stage(settings, first, examples // experiment.training.batch))
+        batch = settings.batch or experiment.training.batch
+        found.append(Stage(settings, step, epoch, batch, examples // batch))
+        step, epoch = found[-1].last_step, epoch + settings.epochs
     return found
 
 

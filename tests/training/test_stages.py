@@ -220,6 +220,25 @@ def test_a_stage_may_have_an_adversary_of_more_models(tmp_path: Path) -> None:
     assert (alone.adversary.n, alone.adversary.m, alone.stages) == (5, 1, ())
 
 
+def test_a_stage_may_have_smaller_batches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    e = two_stages("control", "stages.0.batch=2")
+    first, second = stages_of(e, 8)
+    assert (first.batch, first.steps_per_epoch, second.batch, second.steps_per_epoch) == (4, 2, 2, 4)
+    assert [second.place(step) for step in (4, 7, 8)] == [(2, 0), (2, 3), (3, 0)]
+    train(e, tmp_path / "whole")
+    epochs = [line["epoch"] for line in Run(tmp_path / "whole").log if line["event"] == "epoch"]
+    assert epochs == [0, 1, 2, 3, 4]
+    monkeypatch.setattr(loop, "SAVE_AFTER", -1.0)  # after each step
+    listener = StopAfter(7)
+    with pytest.raises(Stopped):
+        train(e, tmp_path / "parts", listeners=[listener])
+    listener.steps = -1
+    train(e, tmp_path / "parts", listeners=[listener])
+    assert_same_outcome(tmp_path / "parts", tmp_path / "whole")
+    with pytest.raises(GradDivError, match="batch is 16, but there are only 8"):
+        train(two_stages("control", "stages.0.batch=16"), tmp_path / "large")
+
+
 def test_without_an_adversary_a_stage_has_none_of_more_models() -> None:
     with pytest.raises(GradDivError, match="adversary_n, which needs the section adversary"):
         two_stages("control", "stages.0.adversary_n=5", "adversary=none")
