@@ -343,8 +343,9 @@ def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> N
 def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndarray) -> Target:
     """The network as the audit saw it, on these images, with other draws than those that chose them."""
     data = examples_of(np.clip(x_adv, 0, 1), y, dtype=dtype_of(model))
-    given = network_of(model, unscaled(data.x[:2], card["bounds"]))
-    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), card["bounds"])
+    low, high = card["bounds"]
+    given = network_of(model, unscaled(data.x[:2], (low, high)))
+    F = rescaled(settled(given.F, draws=card["randomness"]["random"]), (low, high))
     if card["checks"]["logits"]["verdict"] != "pass":
         F = with_logits(F)
     T = card["inference"]["T"] if F.random else 20
