@@ -1,12 +1,12 @@
 """The checks of a network before any attack: `audit` makes all of them, `evaluate` warns of the quick ones."""
 
 import math
+from collections.abc import Callable
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, autograd, nn
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from graddiv.diversity.gradients import ZERO, directions
@@ -222,10 +222,25 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
     """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
-    grad, backward = (patch.object(torch.autograd, f.__name__, wraps=f) for f in (autograd.grad, autograd.backward))
-    with grad as grads, backward as backwards, running_statistics(seen.F), torch.enable_grad():
-        seen.models[0](seen.x[:1])
-    taken = grads.call_count + backwards.call_count
+    taken = 0
+    functions = {name: getattr(torch.autograd, name) for name in ("grad", "backward")}
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def count(*arguments: Any, **options: Any) -> Any:
+            nonlocal taken
+            taken += 1
+            return function(*arguments, **options)
+
+        return count
+
+    try:
+        for name, function in functions.items():
+            setattr(torch.autograd, name, counted(function))
+        with running_statistics(seen.F), torch.enable_grad():
+            seen.models[0](seen.x[:1])
+    finally:
+        for name, function in functions.items():
+            setattr(torch.autograd, name, function)
     if taken:
         said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
         return "warn", said, {"taken": taken}
