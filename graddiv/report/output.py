@@ -4,20 +4,21 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import jinja2
 import numpy as np
 
-from graddiv import store
+from graddiv import __version__, store
 from graddiv.errors import GradDivError
 from graddiv.records import MeasurementRecord
 from graddiv.registries import Registry
-from graddiv.report.comparison import Comparison, Measurement, ReportRun
+from graddiv.report.comparison import Comparison, Measurement, ReportRun, titles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -47,7 +48,7 @@ class Table:
         return marked and (row < 0 or self.rows[row][column] != NOT_APPLICABLE)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Figure:
     """A figure and the numbers it shows."""
 
@@ -59,29 +60,11 @@ class Figure:
     caption: str  #: what to see
 
 
-RC: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same
-    **dict.fromkeys(("font.size", "axes.labelsize"), 7.5),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
-    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    **dict.fromkeys(("axes.grid", "axes.axisbelow", "figure.constrained_layout.use"), True),
-    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
-    **{"axes.titlesize": 8, "grid.color": "#dddddd", "grid.linewidth": 0.5},
-    **{"lines.linewidth": 1.3, "lines.markersize": 4},
-    "svg.hashsalt": "graddiv",  # else the ids in an SVG are random
-    "svg.fonttype": "path",
-    "pdf.fonttype": 42,  # whole fonts, which journals ask for
-}
-
-
-@contextmanager
-def drawing() -> Iterator[None]:
+def drawing() -> AbstractContextManager[None]:
     """Draw and save under our settings, and leave the caller's as they were; also a decorator."""
-    import matplotlib
+    from matplotlib import style
 
-    with matplotlib.rc_context(RC):  # type: ignore[arg-type]
-        yield
+    return style.context(Path(__file__).with_name("figures.mplstyle"))
 
 
 D = TypeVar("D", Table, Figure)
@@ -130,36 +113,31 @@ def draws(
 def save(what: Drawn, directory: Path) -> list[Path]:
     """Write all forms of a table (md, tex, csv) or of a figure (svg, pdf, png, csv)."""
     store.make_directory(directory)
-    files = drawn_files(what)
-    for name, content in files.items():
-        store.write(directory / name, content)
-    return [directory / name for name in files]
+    files = {directory / name: content for name, content in drawn_files(what).items()}
+    for path, content in files.items():
+        store.write(path, content)
+    return list(files)
 
 
 def drawn_files(what: Drawn) -> dict[str, bytes]:
     """The files of a table or figure by name."""
-    if isinstance(what, Table):
-        files = {".md": markdown(what).encode(), ".tex": latex(what).encode()}
+    files = {".csv": csv_text(what.columns, what.rows).encode()}
+    if isinstance(what, Figure):
+        files = {**{f".{form}": image(what, form) for form in ("svg", "pdf", "png")}, **files}
     else:
-        files = {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
-    files[".csv"] = csv_text(what.columns, what.rows).encode()
-    if isinstance(what, Table) and what.numbers:
-        files["-numbers.csv"] = csv_text(what.number_columns, what.numbers).encode()
+        files = {".md": markdown(what).encode(), ".tex": latex(what).encode(), **files}
+        files |= {"-numbers.csv": csv_text(what.number_columns, what.numbers).encode()} if what.numbers else {}
     return {f"{what.name}{end}": content for end, content in files.items()}
 
 
-def image(drawing: Figure, form: str) -> bytes:
-    """The figure as svg, pdf or png, without the date that would make equal figures differ."""
-    return _image(drawing.figure, drawing.title, drawing.caption, form)
-
-
 @lru_cache(maxsize=128)  # a figure is wanted twice, for its file and for the page
-def _image(figure: "Canvas", title: str, caption: str, form: str) -> bytes:
+def image(drawn: Figure, form: str) -> bytes:
+    """The figure as svg, pdf or png, without the date that would make equal figures differ."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    metadata = {**dates[form], "Title": title, "Subject" if form == "pdf" else "Description": caption}
+    metadata = {**dates[form], "Title": drawn.title, "Subject" if form == "pdf" else "Description": drawn.caption}
     buffer = io.BytesIO()
     with drawing():
-        figure.savefig(buffer, format=form, metadata=metadata)
+        drawn.figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
 
@@ -287,19 +265,37 @@ def prose(text: str) -> str:
     return text.replace("EOT^1", "EOT¹")
 
 
-GLOSSARY = {
-    "MRL": "mean resultant length, the length of the mean of unit gradients: 1 where all draws push the same way, near "
-    "0 where they cancel.",
-    "κ": "kappa, the concentration of the von Mises-Fisher law fitted to gradient directions: large where they agree.",
-    "deciding": "comparisons by which the item fails.",
-    "telling": "comparisons that say something, but only warn.",
-}
+def number(value: float) -> str:
+    """Three digits, without powers of ten; 0 for what is only rounding."""
+    return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def terms(text: str) -> list[tuple[str, str]]:
-    """The words of the glossary that occur in a text, with what they mean."""
-    return [(word, meaning) for word, meaning in GLOSSARY.items() if re.search(rf"(?<!\w){word}", text)]
+def change(before: float, after: float) -> str:
+    """How a number goes from one run to another, in words that hold either way."""
+    verb = "falls" if after < before else "rises" if after > before else "stays"
+    return f"{verb} from {number(before)} to {number(after)}"
 
 
-_FILTERS = (prose, sentence, legible, count, duration, terms, percent, bound, signed, p_value)
-FILTERS = {f.__name__: f for f in _FILTERS}  #: of templates
+# Templates
+
+_FILTERS = (prose, sentence, legible, count, duration, percent, bound, signed, p_value, listed, number)
+_TEMPLATES = jinja2.Environment(
+    loader=jinja2.PackageLoader("graddiv", "report"),
+    autoescape=lambda name: name != "captions.jinja",
+    undefined=jinja2.StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_TEMPLATES.filters |= {f.__name__: f for f in _FILTERS}
+_TEMPLATES.globals |= {"change": change, "titles": titles, "version": __version__}
+
+
+def fill(template: str, **content: Any) -> str:
+    """The page that a template of this package makes of its content."""
+    return _TEMPLATES.get_template(template).render(**content)
+
+
+def caption(name: str, *content: Any, **more: Any) -> str:
+    """What the macro of this name in captions.jinja says, in one line."""
+    macro = getattr(_TEMPLATES.get_template("captions.jinja").module, name.replace("-", "_"))
+    return re.sub(r"\s+", " ", macro(*content, **more)).strip()

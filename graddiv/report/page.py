@@ -4,26 +4,25 @@ All that a control can choose is in the page as HTML; scripts only show, hide an
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from importlib.resources import files
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import numpy as np
 
 import graddiv.report.figures
 import graddiv.report.tables
 import graddiv.report.zoo  # noqa: F401  these register what they draw
-from graddiv import __version__, store
-from graddiv.errors import GradDivError, unknown
+from graddiv import store
+from graddiv.errors import GradDivError
+from graddiv.records import AttackRecord, wilson
 from graddiv.report import output
-from graddiv.report.closeups import Grid, close_ups, find_pairs, grid_of
+from graddiv.report.closeups import Grid, close_ups, grid_of
 from graddiv.report.comparison import Comparison, NothingPublished, Published, ReportRun, titles
-from graddiv.report.output import RENDERERS, Drawn, Figure, Table, bound, data_uri, image, percent
+from graddiv.report.output import RENDERERS, Drawn, Figure, Table, bound, data_uri, fill, image, percent
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlanReader
-from graddiv.report.style import looks_of
-from graddiv.report.verdict import Crossing, crossing, sample, verdict
+from graddiv.report.style import looks
+from graddiv.report.verdict import Crossing, crossing, verdict
 
 LEAD = "accuracy-epsilon"  #: draws the figure that stands first on a page; of several such figures the first one
 SIZE = 3_000_000  #: bytes that the page stays below: it can be mailed
@@ -33,19 +32,6 @@ LONG = 60  #: rows from which the numbers of a figure are left to its CSV
 WIDE = 480  #: pixels from which a figure has a row to itself
 
 
-@dataclass(frozen=True)
-class Contents:
-    """What a page shows."""
-
-    comparison: Comparison  #: all runs with all records that the report is made of
-    grids: Sequence[Grid]  #: the tables of attacks that a reader chooses among
-    headline: Grid | None  #: the one by which runs are compared in words; the first to be shown
-    tables: Sequence[Table] = ()  #: the other tables
-    figures: Sequence[Figure] = ()  #: the other figures
-    lead: Figure | None = None  #: accuracy against epsilon, if the report has that figure: it stands first
-    curve: Comparison | None = None  #: what that figure is drawn from: what it says stands above it
-
-
 def render(plan: Plan, directory: Path, published: Published = NothingPublished) -> tuple[Path, list[Table]]:
     """Draw what the plan names, from exactly the records it names; return the page and the tables.
 
@@ -53,100 +39,103 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
     """
     reader = PlanReader(plan, published)
     grids: dict[str, Grid] = {}
-    made: dict[str, Drawn] = {}
+    tables: dict[str, Table] = {}
+    figures: dict[str, Figure] = {}
     for item in plan.items:
         comparison = reader.comparison(item)
         drawn = draw(item.renderer, comparison)
         title = f"{item.about}: {drawn.title}" if item.about else drawn.title
-        made[item.name] = replace(drawn, name=item.name, title=title)
-        if isinstance(drawn, Table) and item.renderer == ATTACK_TABLE:
+        if isinstance(drawn, Figure):
+            figures[item.name] = replace(drawn, name=item.name, title=title)
+            continue
+        tables[item.name] = replace(drawn, name=item.name, title=title)
+        if item.renderer == ATTACK_TABLE:
             grids[item.name] = grid_of(comparison, drawn)
     if plan.headline is not None and plan.headline not in grids:
         tables_of_attacks = ", ".join(grids) or "none, for there is no table of attacks"
         raise GradDivError(f"the headline of the plan is {plan.headline!r}, expected one of {tables_of_attacks}")
-    for what in made.values():
+    made: list[Drawn] = [*tables.values(), *figures.values()]
+    for what in made:
         output.save(what, directory)
-    tables = [what for what in made.values() if isinstance(what, Table)]
     shown_elsewhere = {item.name for item in plan.items if item.renderer in (ATTACK_TABLE, "checklist")}
     lead = next((item for item in plan.items if item.renderer == LEAD), None)
-    figures = {name: what for name, what in made.items() if isinstance(what, Figure)}
-    contents = Contents(
-        comparison=reader.everything(),
-        grids=list(grids.values()),
-        headline=grids[plan.headline] if plan.headline else None,
+    html = text_of(
+        reader.everything(),
+        list(grids.values()),
+        grids[plan.headline] if plan.headline else None,
         lead=figures.pop(lead.name) if lead else None,
         curve=reader.comparison(lead) if lead else None,
-        tables=[table for table in tables if table.name not in shown_elsewhere],
+        tables=[table for name, table in tables.items() if name not in shown_elsewhere],
         figures=list(figures.values()),
     )
     plan.save(directory)
-    path = directory / "report.html"
-    store.write(path, text_of(contents).encode())
-    return path, tables
+    store.write(directory / "report.html", html.encode())
+    return directory / "report.html", list(tables.values())
 
 
 def draw(renderer: str, comparison: Comparison) -> Drawn:
     """The table or figure that plans call so."""
-    if renderer not in RENDERERS:
-        raise unknown("renderer", renderer, RENDERERS)
     made: Drawn = RENDERERS[renderer](comparison)
     return made
 
 
-def text_of(contents: Contents) -> str:
-    """The page; equal records give equal bytes."""
-    comparison, grids, default = contents.comparison, contents.grids, contents.headline
-    by_path = {run.path: run for run in comparison.runs}
-    pairs = [(by_path[a.path], by_path[b.path]) for a, b in find_pairs(default.comparison if default else comparison)]
+def text_of(
+    comparison: Comparison, grids: Sequence[Grid], default: Grid | None, tables: Sequence[Table] = (),
+    figures: Sequence[Figure] = (), lead: Figure | None = None, curve: Comparison | None = None,
+) -> str:  # fmt: skip
+    """The page; equal records give equal bytes.
+
+    comparison: all runs with all records that the report is made of.
+    grids: the tables of attacks that a reader chooses among.
+    default: the one by which runs are compared in words; the first to be shown.
+    tables, figures: the others.
+    lead: accuracy against epsilon, which stands first.
+    curve: what that figure is drawn from, and what stands above it.
+    """
+    whole = {run: run for run in comparison.runs}  # those of a grid have the records of its table only
+    pairs = [(whole[a], whole[b]) for a, b in (default.comparison if default else comparison).pairs]
     compared = pairs[0] if pairs else comparison.runs[:2]
-    names = dict(zip(by_path, titles(comparison.runs), strict=True))
-    lead = shown_figure(contents.lead) if contents.lead is not None else None
-    figures = [shown_figure(figure) for figure in contents.figures]
-    room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in (lead, *figures) if figure)
+    names = titles(comparison.runs)
+    shown_lead, shown = lead and shown_figure(lead), [shown_figure(figure) for figure in figures]
+    room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in (shown_lead, *shown) if figure)
+    differing = [(a.title, b.title, _differing(a, b)) for a, b in pairs]
     return fill(
         "page.html.jinja",
         comparison=comparison,
         compared=compared,
         default=default,
-        verdicts=[(names[pair[1].path], verdict(*pair, default)) for pair in pairs] if default else [],
+        verdicts=[(names[b], verdict(a, b, default)) for a, b in pairs] if default else [],
         paired=bool(pairs),
-        crossing=_crossing(contents.curve),
+        crossing=_crossing(curve) if curve else None,
         choices=[_choice(comparison, grid) for grid in grids],
-        tables=[shown_table(table) for table in contents.tables],
+        tables=[shown_table(table) for table in tables],
         examples=close_ups(comparison, compared, grids, default, room) if default else [],
-        lead=lead,
-        figures=figures,
-        checklist=_checklist(comparison, names),
-        differing=list({str(found): found for found in (_differing(*pair) for pair in pairs)}.values()),
+        lead=shown_lead,
+        figures=shown,
+        checklist=comparison.checklist,
+        names=names,
+        differing=list({str(found): found for found in differing}.values()),
         judging=_judging(comparison),
-        costs=[_cost(run, names[run.path]) for run in comparison.runs],
-        sample=sample(default),
+        costs=[_cost(run, names[run]) for run in comparison.runs],
+        sample=_sample(default.comparison.attacks) if default else None,
         epsilons=[(epsilon, bound(epsilon)) for epsilon in sorted({grid.epsilon for grid in grids})],
         ns=[(n, str(n)) for n in sorted({grid.n for grid in grids})],
         titles=[run.title for run in comparison.runs],
         attacked=sorted({_place(comparison, run) for grid in grids for run in grid.comparison.runs}),
-        colours=[look.colour for look in looks_of(comparison.runs).values()],
+        colours=[look.colour for look in looks([run.method for run in comparison.runs])],
         square=["+graddiv" in run.method for run in comparison.runs],
     )
 
 
-def fill(template: str, **content: Any) -> str:
-    """The page that a template of this package makes of its content."""
-    loader = jinja2.FunctionLoader(lambda name: (files("graddiv.report") / name).read_text(encoding="utf-8"))
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, loader=loader
-    )
-    environment.filters |= output.FILTERS
-    return environment.get_template(template).render(**content, version=__version__)
-
-
-def _crossing(curve: Comparison | None) -> Crossing | None:
+def _crossing(curve: Comparison) -> Crossing | None:
     """What the curves over epsilon say of the first pair that has them."""
-    for plain, regularized in find_pairs(curve)[:1] if curve is not None else []:
-        if curve is not None and plain.epsilon and plain.epsilon == regularized.epsilon:
-            trainings = {run.path: group for group in curve.groups for run in group}
-            return crossing(trainings[plain.path], trainings[regularized.path], plain.epsilon)
-    return None
+    if curve.pair is None:
+        return None
+    plain, regularized = curve.pair
+    if not plain.epsilon or plain.epsilon != regularized.epsilon:
+        return None
+    trainings = {run: group for group in curve.groups for run in group}
+    return crossing(trainings[plain], trainings[regularized], plain.epsilon)
 
 
 # Tables
@@ -185,7 +174,7 @@ def _place(comparison: Comparison, run: ReportRun) -> int:
 
 def _tip(trainings: Sequence[ReportRun], grid: Grid, found: Mapping[str, Any]) -> str:
     """What, how many, how sure: a line each."""
-    examples = grid.records(trainings[0].path)[-1].examples
+    examples = grid.records(trainings[0])[-1].examples
     counts = (len(trainings), "trainings"), (found["repeats"], "repeats")
     several = " and ".join(f"{number} {what}" for number, what in counts if number > 1)
     texts = [
@@ -211,17 +200,16 @@ def shown_figure(drawing: Figure) -> dict[str, Any]:
     return {"drawing": drawing, "source": data_uri(kind, content), "numbers": len(drawing.rows) <= LONG, **size}
 
 
-def _checklist(comparison: Comparison, titles_of: Mapping[Path, str]) -> list[dict[str, Any]]:
-    """Items with what each run's checklist says of them."""
-    of_runs = [(titles_of[run.path], {item["name"]: item for item in run.checklist}) for run in comparison.runs]
-    names = dict.fromkeys(name for _, items in of_runs for name in items)
-    return [{"name": name, "runs": [(t, items.get(name)) for t, items in of_runs if items]} for name in names]
-
-
-def _differing(plain: ReportRun, regularized: ReportRun) -> dict[str, Any]:
+def _differing(plain: ReportRun, regularized: ReportRun) -> list[tuple[str, object, object]]:
     """What the recipes of a pair do not share."""
     found = store.differences(plain.experiment.dump(), regularized.experiment.dump())
-    return {"titles": (plain.title, regularized.title), "keys": [d for d in found if d[0] != "method"]}
+    return [d for d in found if d[0] != "method"]
+
+
+def _sample(attacked: Sequence[AttackRecord]) -> dict[str, Any]:
+    """How many examples and repeats the attacks of a table have, and the interval of an accuracy of 50 %."""
+    examples, repeats = attacked[0].examples, len({r.repeat for r in attacked})
+    return {"examples": examples, "repeats": repeats, "interval": wilson(examples / 2, examples)}
 
 
 def _judging(comparison: Comparison) -> list[tuple[str, str]]:

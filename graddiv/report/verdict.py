@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 
 from graddiv import records
-from graddiv.records import AttackRecord, ConcentrationRecord, DataIdentity, Flips, Interval
+from graddiv.records import AttackRecord, ConcentrationRecord, Flips
 from graddiv.report.closeups import Grid
 from graddiv.report.comparison import ReportRun, is_eot
 
@@ -60,23 +60,6 @@ class Crossing(NamedTuple):
     pairs: Mapping[float, Paired]  #: Comparisons by radius, from that of training on.
 
 
-class Sample(NamedTuple):
-    """How many examples and repeats the attacks of a page have, and how sure that makes an accuracy of 50 %."""
-
-    examples: int
-    repeats: int
-    interval: Interval
-
-
-def sample(grid: Grid | None) -> Sample | None:
-    """What stands behind the accuracies of a grid."""
-    attacked = [r for run in grid.comparison.runs for r in run.attacks if not r.is_clean] if grid else []
-    if not attacked:
-        return None
-    examples = attacked[0].examples
-    return Sample(examples, len({r.repeat for r in attacked}), records.wilson(examples / 2, examples))
-
-
 def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
     """Compare two runs by the attacks of a grid, on clean images, and by the concentration of their gradients."""
     labels, runs = grid.labels(baseline, graddiv), (baseline, graddiv)
@@ -106,15 +89,16 @@ def crossing(baseline: Sequence[ReportRun], graddiv: Sequence[ReportRun], traine
 
     None where they do not reach beyond the radius of training.
     """
-    radii = sorted(set.intersection(*({r.epsilon for r in _eot_pgd(run)} for run in (*baseline, *graddiv))))
+    curves = [(run, [r for r in run.attacks if is_eot(run, r, "PGD")]) for run in (*baseline, *graddiv)]
+    found = {run: records.by_value(curve, "epsilon") for run, curve in curves}
+    radii = sorted(set.intersection(*(set(of_run) for of_run in found.values())))
     beyond = [epsilon for epsilon in radii if epsilon > trained_at * (1 + 1e-9)]
     if trained_at not in radii or not beyond:
         return None
 
     def at(runs: Sequence[ReportRun], epsilon: float) -> Float[np.ndarray, " b"]:
-        found = [r for run in runs for r in _eot_pgd(run) if r.epsilon == epsilon]
-        shares: np.ndarray = np.mean([flags for r in found for flags in (r.correct, r.correct_again)], axis=0)
-        return shares
+        verdicts = [flags for run in runs for r in found[run][epsilon] for flags in (r.correct, r.correct_again)]
+        return np.asarray(np.mean(verdicts, axis=0))
 
     pairs = {epsilon: Paired(at(baseline, epsilon), at(graddiv, epsilon)) for epsilon in (trained_at, *beyond)}
     far = max(beyond, key=lambda epsilon: abs(pairs[epsilon].points))
@@ -122,29 +106,23 @@ def crossing(baseline: Sequence[ReportRun], graddiv: Sequence[ReportRun], traine
     return Crossing((baseline[0].title, graddiv[0].title), trainings, trained_at, far, pairs)
 
 
-def _eot_pgd(run: ReportRun) -> list[AttackRecord]:
-    return [record for record in run.attacks if is_eot(run, record, "PGD")]
-
-
 def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:
     """The cross-fitted Total over these attacks of the examples that both runs were judged on."""
-    first, second = _held(grid, baseline, labels), _held(grid, graddiv, labels)
-    if first is None or second is None or first[0] != second[0]:
+    of_runs = [[r for label in labels for r in grid.of(run, label)] for run in (baseline, graddiv)]
+    first, second = (_held(found, len(labels)) for found in of_runs)
+    if first is None or second is None or first[0].data != second[0].data:
         return None
-    _, a, b = np.intersect1d(first[1], second[1], return_indices=True)
-    return Paired(first[2][a], second[2][b]) if len(a) else None
+    _, a, b = np.intersect1d(first[0].ids, second[0].ids, return_indices=True)
+    return Paired(first[1][a], second[1][b]) if len(a) else None
 
 
-def _held(
-    grid: Grid, run: ReportRun, labels: Sequence[str]
-) -> tuple[DataIdentity, Int64[np.ndarray, " b"], Float[np.ndarray, " b"]] | None:
-    """Data, ids of examples, and the share of verdicts in which each stood up, over repeats that have all attacks."""
-    by_repeat = records.by_value([r for label in labels for r in grid.of(run, label)], "repeat")
-    whole = [group for group in by_repeat.values() if len(group) == len(labels)]
+def _held(found: Sequence[AttackRecord], attacks: int) -> tuple[AttackRecord, Float[np.ndarray, " b"]] | None:
+    """A record, and the share of verdicts for each of its examples, over repeats that have all attacks."""
+    whole = [group for group in records.by_value(found, "repeat").values() if len(group) == attacks]
     if not whole:
         return None
     verdicts: list[np.ndarray] = []
     for group in whole:
         only = group[0]
         verdicts += records.cross_fitted_total(group) if len(group) > 1 else [only.correct, only.correct_again]
-    return whole[0][0].data, whole[0][0].ids, np.mean(verdicts, axis=0)
+    return whole[0][0], np.mean(verdicts, axis=0)

@@ -12,7 +12,7 @@ from graddiv import records
 from graddiv.records import ConcentrationRecord
 from graddiv.report.closeups import Grid
 from graddiv.report.comparison import Comparison
-from graddiv.report.page import fill
+from graddiv.report.output import fill
 from graddiv.report.tables import attack_table
 from graddiv.report.verdict import Paired, Verdict, crossing, verdict
 from tests.report import fake
@@ -96,7 +96,7 @@ def test_the_crossing_is_told_by_the_curves(comparison: Comparison) -> None:
     assert said.startswith("At the radius of training GradDiv ")
     assert "; at 1.50 times it, it " in said
     for epsilon, clause in zip((0.2, 0.3), said.partition("Accuracy")[0].split(";"), strict=True):
-        before, after = (records.accuracy(run.attacked(epsilon=epsilon)).mean for run in curve.runs)
+        before, after = (records.accuracy([r for r in run.attacks if r.epsilon == epsilon]).mean for run in curve.runs)
         assert f"{epsilon}: {100 * before:.1f} → {100 * after:.1f} %" in said
         assert f"{abs(100 * (after - before)):.1f} points" in clause
     assert crossing(*([run] for run in curve.runs), 0.3) is None, "nothing beyond it"
