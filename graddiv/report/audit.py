@@ -15,6 +15,7 @@ from graddiv.report.style import ACCURACY, BLACK, BLUE, DASHED, ONE_COLUMN, VERM
 PICTURES = 12  #: Images that are shown.
 ENSEMBLE, PER_DRAW, WORST = Look(BLACK, "o"), Look(BLUE, "s", DASHED), Look(VERMILLION, "D")
 INTERVAL = ("mean", "low", "high")
+BOARD = "network, rank, norm and ε, lower bound %, ensemble %, per draw %, clean %, draws T, images, state"
 
 Card = Mapping[str, Any]
 
@@ -127,10 +128,7 @@ def board_table(entries: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         name="board",
         title="Networks by the lower bound of their accuracy under attack",
-        columns=(
-            *("network", "rank", "norm and ε", "lower bound %", "ensemble %", "per draw %", "clean %", "draws T"),
-            *("images", "state"),
-        ),
+        columns=tuple(BOARD.split(", ")),
         rows=tuple(rows),
         caption=caption("board"),
     )
@@ -147,10 +145,10 @@ def accuracy_epsilon(card: Card) -> Figure:
     points = [start, *sorted(card["radii"], key=lambda point: point["epsilon"])]
     lines = [("accuracy", ENSEMBLE, f"ensemble of {card['inference']['T']}" if random else "accuracy under PGD")]
     lines += [("per_draw", PER_DRAW, "one draw")] if random else []
-    for key, look, title in lines:
+    for key, look, name in lines:
         plot(axes, look, [point["epsilon"] for point in points], [100 * point[key] for point in points])
-        sheet.entry(look, title)
-        sheet.rows += [(title, point["epsilon"], 100 * point[key], "", "") for point in points]
+        sheet.entry(look, name)
+        sheet.rows += [(name, point["epsilon"], 100 * point[key], "", "") for point in points]
     mean, low, high = (100 * card["robust"]["A_T"][name] for name in INTERVAL)
     axes.plot([at, at], [low, high], color=WORST.colour, linewidth=1)
     axes.plot([at], [mean], color=WORST.colour, marker=WORST.marker)
@@ -158,13 +156,8 @@ def accuracy_epsilon(card: Card) -> Figure:
     sheet.rows.append(("worst of all attacks", at, mean, low, high))
     norm = r"$\ell_\infty$" if card["norm"] == "Linf" else r"$\ell_2$"
     percents(axes, f"perturbation bound ε ({norm}, pixel range [0, 1])", ACCURACY)
-    return sheet.done(
-        caption("radii", card),
-        most=3,
-        name="accuracy-epsilon",
-        title="Accuracy against the perturbation bound",
-        columns=("what", "epsilon", "accuracy", "low", "high"),
-    )
+    columns, title = ("what", "epsilon", "accuracy", "low", "high"), "Accuracy against the perturbation bound"
+    return sheet.done(caption("radii", card), most=3, name="accuracy-epsilon", title=title, columns=columns)
 
 
 def worst_of_k(card: Card) -> Figure:

@@ -1,7 +1,4 @@
-"""A plan for runs that have none: from explicit choices, and never by guessing.
-
-Where records differ in a setting that a table must have one value of, the candidates are listed.
-"""
+"""A plan for runs that have none: from explicit choices; where one is missing, the candidates are listed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -35,14 +32,9 @@ class Choices:
 
     def allow(self, record: AttackRecord) -> bool:
         """Whether the record fits all choices that concern it."""
-        if self.examples is not None and record.examples != self.examples:
-            return False
-        if record.is_clean:
-            return True
-        if self.n is not None and record.mode == "eot" and record.n != self.n:
-            return False
-        one_step = record.label.endswith("FGSM")
-        return (self.m in (None, record.m) or one_step) and self.restarts in (None, record.restarts)
+        concerned = {"examples": True, "restarts": not record.is_clean}
+        concerned |= {"n": record.mode == "eot", "m": not record.is_clean and not record.label.endswith("FGSM")}
+        return all(getattr(self, name) in (None, record.value(name)) for name, true in concerned.items() if true)
 
 
 def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
@@ -94,24 +86,20 @@ def _read(run: ReportRun) -> dict[str, Record]:
 
 def _attacks(records: Mapping[str, Record], choices: Choices) -> dict[str, AttackRecord]:
     """The allowed records of attacks by file, once each row has one setting."""
-    chosen = {
-        name: r
-        for name, r in records.items()
-        if isinstance(r, AttackRecord) and choices.allow(r) and r.epsilon < WHOLE_BOX
-    }
+    found = {name: r for name, r in records.items() if isinstance(r, AttackRecord)}
+    chosen = {name: r for name, r in found.items() if choices.allow(r) and r.epsilon < WHOLE_BOX}
     examples = {(r.examples, r.data.sha256) for r in chosen.values()}
     if len(examples) > 1:
         counts = ", ".join(str(count) for count, _ in sorted(examples))
         raise GradDivError(f"the records are of different sets of {counts} examples: choose one with --examples")
-    rows: dict[tuple[str, float], dict[tuple[int, int, int], str]] = {}
+    rows: dict[tuple[str, float], set[tuple[int, int, int]]] = {}
     for r in chosen.values():
-        rows.setdefault((r.label, r.epsilon), {})[r.n, r.m, r.restarts] = f"n {r.n}, m {r.m}, restarts {r.restarts}"
+        rows.setdefault((r.label, r.epsilon), set()).add((r.n, r.m, r.restarts))
     for (label, epsilon), variants in rows.items():
         if len(variants) > 1:
-            listed = "; ".join(variants[key] for key in sorted(variants))
-            raise GradDivError(
-                f"{label} at epsilon {epsilon:.4g} was run with {listed}: choose one with --n, --m or --restarts"
-            )
+            listed = "; ".join(f"n {n}, m {m}, restarts {restarts}" for n, m, restarts in sorted(variants))
+            told = f"{label} at epsilon {epsilon:.4g} was run with {listed}"
+            raise GradDivError(f"{told}: choose one with --n, --m or --restarts")
     return chosen
 
 

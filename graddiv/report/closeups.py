@@ -98,8 +98,8 @@ def scatter(comparison: Comparison, compared: Sequence[ReportRun], ident: int) -
         {
             "run": comparison.runs.index(run),
             "title": run.title,
-            "points": project(v, basis).round(3).tolist(),
-            "mean": project(mean, basis).round(3).tolist(),
+            "points": (v @ basis.T).round(3).tolist(),
+            "mean": (mean @ basis.T).round(3).tolist(),
             "rho": float(np.linalg.norm(mean)),
             "n": len(v),
         }
@@ -118,29 +118,17 @@ def png(pixels: Float[np.ndarray, "c h w"]) -> str:
 
 
 def plane(mean_a: Float[np.ndarray, " p"], mean_b: Float[np.ndarray, " p"]) -> Float64[np.ndarray, "2 p"]:
-    """An orthonormal basis of the plane that two mean gradients span, the first axis along mean_a.
-
-    Both means lie in it, so the lengths of their projections are their own; where they are parallel, the second axis
-    is some direction orthogonal to them.
-    """
+    """An orthonormal basis of the plane of two means, the first axis along mean_a; if parallel, of one such plane."""
     return _orthonormal([mean_a, mean_b, *np.eye(3, len(mean_a))], 2)
 
 
 def space(*samples: Float[np.ndarray, "_ p"]) -> Float64[np.ndarray, "3 p"]:
-    """An orthonormal basis of the space of the first figure: the means of one or two samples of gradients, completed
-    by the directions, orthogonal to them, along which the gradients spread the most.
-    """
+    """An orthonormal basis of the means of one or two samples, and of where the gradients spread most besides."""
     means = [v.mean(0, dtype=np.float64) for v in samples]
     flat = _orthonormal(means, len(means))
     around = np.concatenate([v.astype(np.float64) for v in samples])
     _, _, principal = np.linalg.svd(around - around @ flat.T @ flat, full_matrices=False)
     return _orthonormal([*flat, *principal, *np.eye(3, around.shape[1])], 3)
-
-
-def project(v: Float[np.ndarray, "... p"], basis: Float[np.ndarray, "d p"]) -> Float64[np.ndarray, "... d"]:
-    """The coordinates v.e_1 .. v.e_d of v in an orthonormal basis."""
-    coordinates: np.ndarray = v.astype(np.float64) @ basis.T
-    return coordinates
 
 
 def _orthonormal(vectors: list[np.ndarray], wanted: int) -> Float64[np.ndarray, "d p"]:

@@ -125,29 +125,24 @@ class PublishedValue(NamedTuple):
 
 
 class NothingPublished:
-    """Values of a publication that stand beside ours, at radii that correspond to ours: here none."""
+    """Values of a publication that stand beside ours: here none.  `paper.published` says what its methods return."""
 
     def __init__(self, data: str, training_epsilon: float) -> None:
         """`training_epsilon` is the radius of our adversarial training; 0 where there was none."""
 
     def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
-        """The accuracy of a method under an attack, or "clean"."""
         return None
 
     def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
-        """(epsilon, accuracy) from the clean accuracy on; empty if there is no such row."""
         return []
 
     def epsilons(self) -> list[float]:
-        """The radii of its table of the data set."""
         return []
 
     def said(self, figure: str, epsilon: float) -> str:
-        """A sentence with the numbers that its text gives for a figure at this radius."""
         return ""
 
     def origin(self) -> str:
-        """Whose data and which radius its values are of, where they are not ours."""
         return ""
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import jinja2
-import numpy as np
 
 from graddiv import __version__, store
 from graddiv.errors import GradDivError
@@ -214,11 +213,6 @@ def signed(value: float, digits: int = 1) -> str:
     return f"{value:+.{digits}f}".replace("-", "−")
 
 
-def p_value(p: float) -> str:
-    """A p-value as papers write it."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
 def bound(value: float) -> str:
     """8/255 for color images, as papers write it; 0.3 as it is."""
     whole = round(255 * value)
@@ -239,18 +233,6 @@ def legible(value: object) -> str:
     if isinstance(value, list | tuple):
         return ", ".join(legible(part) for part in value)
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def count(value: int | np.integer) -> str:
-    """A whole number with narrow spaces between thousands."""
-    return f"{value:,}".replace(",", "\u202f")
-
-
-def duration(seconds: float) -> str:
-    """A time in seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def sentence(text: str) -> str:
@@ -278,24 +260,22 @@ def change(before: float, after: float) -> str:
 
 # Templates
 
-_FILTERS = (prose, sentence, legible, count, duration, percent, bound, signed, p_value, listed, number)
-_TEMPLATES = jinja2.Environment(
-    loader=jinja2.PackageLoader("graddiv", "report"),
-    autoescape=lambda name: name != "captions.jinja",
-    undefined=jinja2.StrictUndefined,
-    trim_blocks=True,
-    lstrip_blocks=True,
-)
-_TEMPLATES.filters |= {f.__name__: f for f in _FILTERS}
-_TEMPLATES.globals |= {"change": change, "titles": titles, "version": __version__}
+_FILTERS = (prose, sentence, legible, percent, bound, signed, listed, number)
+_PAGES = jinja2.Environment(
+    loader=jinja2.PackageLoader("graddiv", "report"), undefined=jinja2.StrictUndefined, autoescape=True,
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
+_PAGES.filters |= {f.__name__: f for f in _FILTERS}
+_PAGES.globals |= {"change": change, "titles": titles, "version": __version__}
+_CAPTIONS = _PAGES.overlay(autoescape=False, trim_blocks=False)
 
 
 def fill(template: str, **content: Any) -> str:
     """The page that a template of this package makes of its content."""
-    return _TEMPLATES.get_template(template).render(**content)
+    return _PAGES.get_template(template).render(**content)
 
 
 def caption(name: str, *content: Any, **more: Any) -> str:
     """What the macro of this name in captions.jinja says, in one line."""
-    macro = getattr(_TEMPLATES.get_template("captions.jinja").module, name.replace("-", "_"))
+    macro = getattr(_CAPTIONS.get_template("captions.jinja").module, name.replace("-", "_"))
     return re.sub(r"\s+", " ", macro(*content, **more)).strip()

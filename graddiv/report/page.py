@@ -3,7 +3,7 @@
 All that a control can choose is in the page as HTML; scripts only show, hide and sort, so no value is formatted twice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +15,14 @@ import graddiv.report.tables
 import graddiv.report.zoo  # noqa: F401  these register what they draw
 from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.records import AttackRecord, wilson
+from graddiv.records import wilson
 from graddiv.report import output
 from graddiv.report.closeups import Grid, close_ups, grid_of
 from graddiv.report.comparison import Comparison, NothingPublished, Published, ReportRun, titles
-from graddiv.report.output import RENDERERS, Drawn, Figure, Table, bound, data_uri, fill, image, percent
+from graddiv.report.output import RENDERERS, Drawn, Figure, Table, data_uri, fill, image
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlanReader
 from graddiv.report.style import looks
-from graddiv.report.verdict import Crossing, crossing, verdict
+from graddiv.report.verdict import crossing, verdict
 
 LEAD = "accuracy-epsilon"  #: draws the figure that stands first on a page; of several such figures the first one
 SIZE = 3_000_000  #: bytes that the page stays below: it can be mailed
@@ -43,7 +43,7 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
     figures: dict[str, Figure] = {}
     for item in plan.items:
         comparison = reader.comparison(item)
-        drawn = draw(item.renderer, comparison)
+        drawn: Drawn = RENDERERS[item.renderer](comparison)
         title = f"{item.about}: {drawn.title}" if item.about else drawn.title
         if isinstance(drawn, Figure):
             figures[item.name] = replace(drawn, name=item.name, title=title)
@@ -73,12 +73,6 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
     return directory / "report.html", list(tables.values())
 
 
-def draw(renderer: str, comparison: Comparison) -> Drawn:
-    """The table or figure that plans call so."""
-    made: Drawn = RENDERERS[renderer](comparison)
-    return made
-
-
 def text_of(
     comparison: Comparison, grids: Sequence[Grid], default: Grid | None, tables: Sequence[Table] = (),
     figures: Sequence[Figure] = (), lead: Figure | None = None, curve: Comparison | None = None,
@@ -98,44 +92,28 @@ def text_of(
     names = titles(comparison.runs)
     shown_lead, shown = lead and shown_figure(lead), [shown_figure(figure) for figure in figures]
     room = SIZE - ROOM_FOR_TEXT - sum(len(figure["source"]) for figure in (shown_lead, *shown) if figure)
-    differing = [(a.title, b.title, _differing(a, b)) for a, b in pairs]
+    differing = [(a.title, b.title, store.differences(a.experiment.dump(), b.experiment.dump())) for a, b in pairs]
     return fill(
         "page.html.jinja",
         comparison=comparison,
         compared=compared,
         default=default,
         verdicts=[(names[b], verdict(a, b, default)) for a, b in pairs] if default else [],
-        paired=bool(pairs),
-        crossing=_crossing(curve) if curve else None,
+        crossing=crossing(curve) if curve else None,
         choices=[_choice(comparison, grid) for grid in grids],
         tables=[shown_table(table) for table in tables],
         examples=close_ups(comparison, compared, grids, default, room) if default else [],
         lead=shown_lead,
         figures=shown,
-        checklist=comparison.checklist,
         names=names,
         differing=list({str(found): found for found in differing}.values()),
-        judging=_judging(comparison),
         costs=[_cost(run, names[run]) for run in comparison.runs],
-        sample=_sample(default.comparison.attacks) if default else None,
-        epsilons=[(epsilon, bound(epsilon)) for epsilon in sorted({grid.epsilon for grid in grids})],
-        ns=[(n, str(n)) for n in sorted({grid.n for grid in grids})],
+        wilson=wilson,
         titles=[run.title for run in comparison.runs],
         attacked=sorted({_place(comparison, run) for grid in grids for run in grid.comparison.runs}),
         colours=[look.colour for look in looks([run.method for run in comparison.runs])],
         square=["+graddiv" in run.method for run in comparison.runs],
     )
-
-
-def _crossing(curve: Comparison) -> Crossing | None:
-    """What the curves over epsilon say of the first pair that has them."""
-    if curve.pair is None:
-        return None
-    plain, regularized = curve.pair
-    if not plain.epsilon or plain.epsilon != regularized.epsilon:
-        return None
-    trainings = {run: group for group in curve.groups for run in group}
-    return crossing(trainings[plain], trainings[regularized], plain.epsilon)
 
 
 # Tables
@@ -155,15 +133,17 @@ def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
     """The table of one grid, and behind each of our numbers the counts and the interval."""
     table, groups = grid.table, grid.comparison.groups
     ours = [column for column in range(1, len(table.columns)) if column not in table.published]
-    tips: dict[tuple[int, int], str] = {}
+    tips: dict[tuple[int, int], dict[str, Any]] = {}
     marks: dict[int, list[dict[str, Any]]] = {row: [] for row in range(len(table.rows))}
     for i, numbers in enumerate(table.numbers):
         place, row = divmod(i, len(table.rows))
         found = dict(zip(table.number_columns, numbers, strict=True))
         if found["mean"] != "":
-            tips[row, ours[place]] = _tip(groups[place], grid, found)
+            first, trainings = groups[place][0], len(groups[place])
+            told = {"title": first.title, "trainings": trainings, "examples": grid.records(first)[-1].examples}
+            tips[row, ours[place]] = found | told
             bounds = {name: 100 * float(str(found[name])) for name in ("mean", "low", "high")}
-            marks[row].append({"run": _place(comparison, groups[place][0]), **bounds})
+            marks[row].append({"run": _place(comparison, first), **bounds})
     return {**shown_table(table), "epsilon": grid.epsilon, "n": grid.n, "tips": tips, "marks": marks}
 
 
@@ -172,22 +152,7 @@ def _place(comparison: Comparison, run: ReportRun) -> int:
     return [other.title for other in comparison.runs].index(run.title)
 
 
-def _tip(trainings: Sequence[ReportRun], grid: Grid, found: Mapping[str, Any]) -> str:
-    """What, how many, how sure: a line each."""
-    examples = grid.records(trainings[0])[-1].examples
-    counts = (len(trainings), "trainings"), (found["repeats"], "repeats")
-    several = " and ".join(f"{number} {what}" for number, what in counts if number > 1)
-    texts = [
-        f"{trainings[0].title}, {found['attack']}",
-        f"{found['mean'] * examples:.4g} of {examples} right" + (f", mean of {several}" if several else ""),
-        f"95 % interval {percent(found['low'])} to {percent(found['high'])}",
-    ]
-    if found["per_draw"] != "":
-        texts.append(f"single sample models: {percent(found['per_draw'])} % right")
-    return "\n".join(texts)
-
-
-# Figures, checklist, recipe, cost
+# Figures, cost
 
 
 def shown_figure(drawing: Figure) -> dict[str, Any]:
@@ -198,29 +163,6 @@ def shown_figure(drawing: Figure) -> dict[str, Any]:
     width, height = (round(96 * inches) for inches in drawing.figure.get_size_inches())
     size = {"width": width, "height": height, "wide": width > WIDE}
     return {"drawing": drawing, "source": data_uri(kind, content), "numbers": len(drawing.rows) <= LONG, **size}
-
-
-def _differing(plain: ReportRun, regularized: ReportRun) -> list[tuple[str, object, object]]:
-    """What the recipes of a pair do not share."""
-    found = store.differences(plain.experiment.dump(), regularized.experiment.dump())
-    return [d for d in found if d[0] != "method"]
-
-
-def _sample(attacked: Sequence[AttackRecord]) -> dict[str, Any]:
-    """How many examples and repeats the attacks of a table have, and the interval of an accuracy of 50 %."""
-    examples, repeats = attacked[0].examples, len({r.repeat for r in attacked})
-    return {"examples": examples, "repeats": repeats, "interval": wilson(examples / 2, examples)}
-
-
-def _judging(comparison: Comparison) -> list[tuple[str, str]]:
-    """How the records were made: what is needed to make them again."""
-    found = [record for run in comparison.runs for record in run.attacks]
-    names = {"examples": "Examples", "n_ensemble": "Models of the ensemble that judges"}
-    names["seed"] = "Seed of attacks and ensembles"
-    data = {f"{r.data.name}, {r.data.split} split, sha256 {r.data.sha256[:12]}" for r in found}
-    settings = [(text, ", ".join(map(str, sorted({r.value(name) for r in found})))) for name, text in names.items()]
-    repeats = str(len({r.repeat for r in found}))
-    return [("Data", "; ".join(sorted(data))), *settings, ("Repeats", repeats)] if found else []
 
 
 def _cost(run: ReportRun, title: str) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """A plan is data: which records every table and figure of a report is made of.
 
-It is made before anything is drawn, stored as plan.json beside the report, and a report is drawn from exactly the
-records it names: other files in the same directories change nothing.  An archive is a plan with its runs in one file,
-small enough to be kept in a repository: without images and optimizers, in half precision.
+It is stored as plan.json beside the report, which is drawn from exactly the records it names.  An archive is a plan
+with its runs in one file, small enough for a repository: without images and optimizers, in half precision.
 """
 
 import hashlib
@@ -110,12 +109,9 @@ class PlanReader:
 
 
 def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = True) -> Plan:
-    """Copy the runs of a plan below a directory, and pack them: logs, the records it names, the trained networks.
+    """Copy the runs of a plan below a directory, and pack them; returns the plan of the copies.
 
-    networks: False leaves them out, where many of them would be too much for a repository; or the runs whose are kept.
-
-    Adversarial images are left out of records, and parameters are kept in half precision: both can be made again from
-    the recipe, and no table or figure but the close-ups needs them.  Returns the plan of the copies.
+    networks: whether the trained networks are kept, or the runs whose are.
     """
     written = list[Path]()
     for key, run in plan.runs.items():
@@ -127,10 +123,7 @@ def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = T
 
 
 def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> list[Path]:
-    """Copy a finished run without its optimizer, in half precision, with these of its records and without images.
-
-    Returns the files that were written.
-    """
+    """Copy a finished run without its optimizer, in half precision, with these records but no images; returns files."""
     written = [_copy_record(source.records / name, target.records / name) for name in records]
     if network and source.last_checkpoint.exists():
         written += _copy_network(source, target)

@@ -89,7 +89,7 @@ class Sheet:
 
     def entry(self, look: Look, label: str, **options: Any) -> None:
         """Add an entry to the legend."""
-        self.handles.append(handle(look, label, **options))
+        self.handles.append(Line2D([], [], label=label, **look.line | options))
 
     def legend(self, runs: Sequence[ReportRun]) -> dict[ReportRun, Look]:
         """Add an entry for each run; returns how they are drawn."""
@@ -109,11 +109,6 @@ class Sheet:
         self.figure.draw_without_rendering()
         self.figure.set_layout_engine("none")
         return Figure(figure=self.figure, rows=tuple(self.rows), caption=caption, **about)
-
-
-def handle(look: Look, label: str, **options: Any) -> Line2D:
-    """An entry of a legend."""
-    return Line2D([], [], label=label, **look.line | options)
 
 
 def plot(axes: Axes, look: Look, x: Any, y: Any, low: Any = None, high: Any = None, **options: Any) -> None:

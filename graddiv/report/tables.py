@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,10 +31,10 @@ def attack_table(comparison: Comparison) -> Table | None:
     n = the_only("n", ns) if ns else None
     found = [pooled_rows(group) for group in comparison.groups]
     labels = _labels(comparison, epsilon, n, found)
-    decides = [_lowest(rows) for rows in found]
+    deciding = {group[0].title: _lowest(rows) for group, rows in zip(comparison.groups, found, strict=True)}
     columns, marked, highlighted = ["attack"], set(), set()
     body, numbers = [[label] for label in labels], []
-    for (run, *_), ours, deciding in zip(comparison.groups, found, decides, strict=True):
+    for (run, *_), ours in zip(comparison.groups, found, strict=True):
         theirs = [_papers(comparison, run, label, epsilon, n) for label in labels]
         for i, (label, paper) in enumerate(zip(labels, theirs, strict=True)):
             row = ours.get(label)
@@ -44,7 +44,7 @@ def attack_table(comparison: Comparison) -> Table | None:
             per_draw = "" if row is None or row.per_draw is None else row.per_draw
             papers = ("", "") if paper is None else (paper.mean / 100, "" if paper.std is None else paper.std / 100)
             numbers.append((label, run.method, run.lam, *_numbers(row and row.accuracy), per_draw, *papers))
-        highlighted |= {(i, len(columns)) for i, label in enumerate(labels) if label == deciding}
+        highlighted |= {(i, len(columns)) for i, label in enumerate(labels) if label == deciding[run.title]}
         columns.append(run.title)
         if any(theirs):
             marked.add(len(columns))
@@ -54,7 +54,7 @@ def attack_table(comparison: Comparison) -> Table | None:
         title=f"Accuracy (%) under attack, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
-        caption=_attack_caption(comparison, n, labels, decides, bool(marked)),
+        caption=_attack_caption(comparison, deciding, n, PAPERS_TOTAL if PAPERS_TOTAL in labels else "", marked),
         published=frozenset(marked),
         highlighted=frozenset(highlighted),
         number_columns=("attack", "method", "lam", *NUMBERS, "per_draw", "paper_mean", "paper_std"),
@@ -86,21 +86,14 @@ def _lowest(rows: dict[str, Row]) -> str | None:
     return min(attacks, key=lambda label: attacks[label]) if len(set(attacks.values())) > 1 else None
 
 
-def _attack_caption(
-    comparison: Comparison, n: int | None, labels: Sequence[str], decides: Sequence[str | None], papers: bool
-) -> str:
+def _attack_caption(comparison: Comparison, deciding: Mapping[str, str | None], *words: object) -> str:
     """How the records were made, which attack decides, and how many attacks the paper's Total is over."""
-    found, groups = [r for run in comparison.runs for r in run.attacks], comparison.groups
-    repeats = set(Counter((r.target, r.label) for r in found).values())
-    run = {of[0].title: sum(a in {r.label for r in of[0].attacks} for a in PAPER_ROWS) for of in groups}
-    words = {
-        "iterations": {r.attack["name"]: r.m for r in found if r.attack and r.m > 1},
-        "deciding": [f"{a} for {of[0].title}" for of, a in zip(groups, decides, strict=True) if a],
-        "papers_total": PAPERS_TOTAL if PAPERS_TOTAL in labels else "",
-        "counts": [f"{k} for {title}" for title, k in run.items()],
-        "of": len(PAPER_ROWS),
-    }
-    return caption("attack-table", comparison, {r.examples for r in found}, repeats, n, papers, **words)
+    found = [r for run in comparison.runs for r in run.attacks]
+    examples, repeats = {r.examples for r in found}, set(Counter((r.target, r.label) for r in found).values())
+    iterations = {r.attack["name"]: r.m for r in found if r.attack and r.m > 1}
+    counts = {of[0].title: len({r.label for r in of[0].attacks} & {*PAPER_ROWS}) for of in comparison.groups}
+    named = {title: attack for title, attack in deciding.items() if attack}
+    return caption("attack-table", comparison, examples, repeats, iterations, named, counts, len(PAPER_ROWS), *words)
 
 
 # Against epsilon

@@ -10,7 +10,7 @@ from jaxtyping import Float
 from graddiv import records
 from graddiv.records import AttackRecord, ConcentrationRecord, Flips
 from graddiv.report.closeups import Grid
-from graddiv.report.comparison import ReportRun, is_eot
+from graddiv.report.comparison import Comparison, ReportRun, is_eot
 
 SIGNIFICANT = 0.05
 
@@ -84,13 +84,16 @@ def _rho(run: ReportRun, measured: ConcentrationRecord | None) -> float | None:
     return None if logged is None else math.sqrt(max(0.0, logged))
 
 
-def crossing(baseline: Sequence[ReportRun], graddiv: Sequence[ReportRun], trained_at: float) -> Crossing | None:
-    """Compare two methods, each the mean of its trainings, along their curves of EOT-PGD over epsilon.
-
-    None where they do not reach beyond the radius of training.
-    """
+def crossing(curve: Comparison) -> Crossing | None:
+    """Compare the first pair, means over trainings, along EOT-PGD over epsilon; None if it ends at training's."""
+    if curve.pair is None:
+        return None
+    trained_at, other = (run.epsilon for run in curve.pair)
+    if not trained_at or trained_at != other:
+        return None
+    baseline, graddiv = ([each for each in curve.runs if each.title == run.title] for run in curve.pair)
     curves = [(run, [r for r in run.attacks if is_eot(run, r, "PGD")]) for run in (*baseline, *graddiv)]
-    found = {run: records.by_value(curve, "epsilon") for run, curve in curves}
+    found = {run: records.by_value(group, "epsilon") for run, group in curves}
     radii = sorted(set.intersection(*(set(of_run) for of_run in found.values())))
     beyond = [epsilon for epsilon in radii if epsilon > trained_at * (1 + 1e-9)]
     if trained_at not in radii or not beyond:

@@ -192,10 +192,8 @@ def test_titles_say_in_what_runs_differ(comparisons: dict[str, Comparison]) -> N
     assert list(titles([first, second]).values()) == ["Adv-BNN + GradDiv, λ = 0.1", "Adv-BNN + GradDiv, λ = 1"]
     again = fake.retrained(first, seed=7)
     assert list(titles([first, again]).values()) == ["Adv-BNN + GradDiv, seed 0", "Adv-BNN + GradDiv, seed 7"]
-    assert list(titles([first, again, second]).values())[1:] == [
-        "Adv-BNN + GradDiv, λ = 0.1, seed 7",
-        "Adv-BNN + GradDiv, λ = 1",
-    ]
+    three = list(titles([first, again, second]).values())
+    assert three[1:] == ["Adv-BNN + GradDiv, λ = 0.1, seed 7", "Adv-BNN + GradDiv, λ = 1"]
 
 
 def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], comparisons: dict[str, Comparison]) -> None:
@@ -382,8 +380,9 @@ def test_radii_stand_at_equal_distances_and_the_legend_says_whose(comparisons: d
     assert apart == pytest.approx(np.full(len(apart), apart[0]))
     (legend,) = drawing.figure.legends
     said = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
-    assert isinstance(of_paper := said["Adv-BNN + GradDiv in the paper"], Line2D)
-    assert of_paper.get_color() == style.VERMILLION
+    assert isinstance(of_paper := said["the paper's values, in the method's color"], Line2D)
+    assert of_paper.get_color() == style.GREY
+    assert any(line.get_color() == style.VERMILLION and line.get_markerfacecolor() == "white" for line in axes.lines)
 
 
 def test_a_shared_first_stage_shows_both(comparisons: dict[str, Comparison]) -> None:

@@ -1,22 +1,20 @@
 """Accuracy under EOT-PGD: against epsilon, against what the attack spends, against lambda, for each regularizer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from graddiv.recipes import title as title_of
 from graddiv.records import Summary
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
 from graddiv.report.figures.training import MEASURES, last_values, plot_measure, turn_entries
 from graddiv.report.output import Figure, caption, draws, listed
-from graddiv.report.style import Look, Sheet, handle, looks_of, percents
+from graddiv.report.style import Look, Sheet, looks_of, percents
 
 COLUMNS = "method, lam, whose, x, accuracy, low, high"
 EPSILON = r"perturbation bound ε ($\ell_\infty$, pixel range [0, 1])"
@@ -26,7 +24,6 @@ GREY = Look(style.GREY, "o", style.DASHED)  #: of an entry of the legend that st
 #: The paper's curves: thin and dashed, with hollow markers; above ours, whose thicker lines would hide them.
 PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 1.0, "markerfacecolor": "white", "markersize": 3}
 PAPER |= {"alpha": 0.8, "zorder": 2.5}
-PAPERS = handle(GREY, "the paper's values, in the method's color", **PAPER)
 #: The curves of the strong adversary: dotted.
 STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
 #: One of several trainings.
@@ -75,9 +72,13 @@ def plot_other(axes: Axes, run: ReportRun, look: Look, whose: str, points: Seque
     return [(run.method, lam, whose, *point, *[""] * (4 - len(point))) for point in points]
 
 
-def papers_last(rows: Rows) -> Rows:
-    """Ours, then the paper's."""
-    return sorted(rows, key=lambda row: row[2] == "paper")
+def _papers_last(sheet: Sheet) -> bool:
+    """Put the paper's rows after ours, and them into the legend; whether there are any."""
+    sheet.rows.sort(key=lambda row: row[2] == "paper")
+    papers = any(row[2] == "paper" for row in sheet.rows)
+    if papers:
+        sheet.entry(GREY, "the paper's values, in the method's color", **PAPER)
+    return papers
 
 
 def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
@@ -111,7 +112,6 @@ def compared_at(swept: Curves, vary: str) -> str:
 # Against epsilon
 
 MARGIN = 0.2  #: beside the curves, where the distance of two radii is 1
-FEW = 3  #: curves of the paper's that have a line of the legend each
 PGD = "attack RUN --attacks pgd --modes eot"  #: the command that makes its records
 BOUND = "Accuracy under EOT-PGD against the perturbation bound"
 
@@ -128,19 +128,17 @@ def accuracy_epsilon(comparison: Comparison) -> Figure | None:
     runs = [run for run, _ in of_runs]
     strong = curves(comparison, "epsilon", "SPGD")
     of_strong = dict(strong.of_runs) if strong else {}
-    of_paper: dict[tuple[str, float | None], Line2D | None] = {}
+    told: set[tuple[str, float | None]] = set()
     look_of, names = looks_of(runs), titles(runs)
     for run, points in of_runs:
         look = look_of[run]
         sheet.entry(look, names[run])
         sheet.rows += plot_ours(axes, run, look, points, radii)
-        if (run.method, run.epsilon) not in of_paper:  # once, where ours has it in several variants
+        if (run.method, run.epsilon) not in told:  # once, where ours has it in several variants
+            told.add((run.method, run.epsilon))
             n = swept.fixed["n"] if run.random else None
             theirs = [(x, y) for x, y in comparison.published(run).curve(run.method, "EOT-PGD", n) if x >= radii[0]]
             sheet.rows += plot_other(axes, run, look, "paper", theirs)
-            entry = handle(look, f"{title_of(run.method)} in the paper", **PAPER) if theirs else None
-            of_paper[run.method, run.epsilon] = entry
-            sheet.handles += [entry] if entry else []
         if run in of_strong:
             sheet.rows += plot_other(axes, run, look, "strong", in_percent(of_strong[run]))
             attacked = max(1, *(len(s.trainings) for _, s in of_strong[run]))  # fewer, perhaps, than the method has
@@ -149,21 +147,14 @@ def accuracy_epsilon(comparison: Comparison) -> Figure | None:
     percents(axes, EPSILON)
     beyond = {x for each in axes.get_lines() for x in np.asarray(each.get_xdata()) if x > 1.01 * radii[-1]}
     _space_evenly(axes, [*radii, *sorted(beyond)], comparison.training_epsilons)
-    papers = [entry for entry in of_paper.values() if entry]
     trainings = sorted({len(s.trainings) for _, points in of_runs for _, s in points if s.trainings})
     if trainings:
         sheet.entry(GREY, "one training", **DOT)
-    if len(papers) > FEW:
-        sheet.handles = [*(each for each in sheet.handles if each not in papers), PAPERS]
-    sheet.rows = papers_last(sheet.rows)
-    notes = {
-        "uneven": any(b - a != radii[1] - radii[0] for a, b in pairwise(radii)),
-        "sparse": any({x for x, _ in points} != set(radii) for _, points in of_runs),
-        "trainings": trainings,
-        "strong": strong,
-        "papers": papers,
-    }
-    return sheet.done(caption("accuracy-epsilon", comparison, swept, compared_at(swept, "ε"), **notes))
+    papers = _papers_last(sheet)
+    uneven = any(b - a != radii[1] - radii[0] for a, b in pairwise(radii))
+    sparse = any({x for x, _ in points} != set(radii) for _, points in of_runs)
+    notes = (uneven, sparse, trainings, strong, papers)
+    return sheet.done(caption("accuracy-epsilon", comparison, swept, compared_at(swept, "ε"), *notes))
 
 
 def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float]) -> None:
@@ -171,10 +162,12 @@ def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float])
 
     If there is one radius of training, its multiples stand below the radii.
     """
-    if len(radii) > 1:
-        rank, radius = _ranks(radii)
-        axes.set_xscale("function", functions=(rank, radius))
-        axes.set_xlim(*radius(np.array([-MARGIN, len(radii) - 1 + MARGIN])))
+    if len(radii) > 1:  # the first radius at 0, the second at 1 and so on, linear in between and just beyond
+        knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
+        ranks = range(-1, len(radii) + 1)
+        there, back = partial(np.interp, xp=knots, fp=ranks), partial(np.interp, xp=ranks, fp=knots)
+        axes.set_xscale("function", functions=(there, back))
+        axes.set_xlim(*np.interp([-MARGIN, len(radii) - 1 + MARGIN], ranks, knots))
     multiples = [""] * len(radii)
     if len(training) == 1:
         multiples = [f"\n×{round(x / training[0], 2):g}" if x else "\nclean" for x in radii]
@@ -182,16 +175,6 @@ def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float])
     axes.set_xticks(radii, [f"{x:.3g}{multiple}" for x, multiple in zip(radii, multiples, strict=True)])
     for epsilon in training:
         axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
-
-
-Map = Callable[[Float[np.ndarray, "..."]], Float[np.ndarray, "..."]]
-
-
-def _ranks(radii: Sequence[float]) -> tuple[Map, Map]:
-    """The first radius to 0, the second to 1 and so on, linear in between and just beyond; and back."""
-    knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
-    ranks = range(-1, len(radii) + 1)
-    return lambda x: np.interp(x, knots, ranks), lambda rank: np.interp(rank, ranks, knots)
 
 
 # Against what an attack spends
@@ -260,9 +243,7 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
         if several:
             axes.set_title(f"ε = {at:.4g}")
         sheet.rows += [(*row, at) for row in rows] if several else rows
-    sheet.rows = papers_last(sheet.rows)
-    papers = any(row[2] == "paper" for row in sheet.rows)
-    sheet.handles += [PAPERS] if papers else []
+    papers = _papers_last(sheet)
     seen = [(swept, compared_at(swept, vary)) for swept in found]
     said = comparison.said(f"{vary}-sensitivity", radii)
     columns = (*COLUMNS.split(", "), *(["epsilon"] if several else []))

@@ -28,11 +28,18 @@ def _sampled(comparison: Comparison, found: Found[records.GradientsRecord]) -> S
     return {run: (look_of[run], record.gradients[0].astype(np.float64)) for run, record in chosen}
 
 
-def _directions(comparison: Comparison, sheet: Sheet, sampled: Sampled, start: str) -> Figure:
-    """The legend and the caption of unit gradients and their means."""
+def _directions(comparison: Comparison, sheet: Sheet, sampled: Sampled, basis: np.ndarray, start: str) -> Figure:
+    """Dots for unit gradients and lines for their means, in the coordinates of a basis."""
     lengths = {run: float(np.linalg.norm(v.mean(0))) for run, (_, v) in sampled.items()}
     for run, name in titles(list(sampled)).items():
-        sheet.entry(sampled[run][0], f"{name}: ρ̂ = {lengths[run]:.2f}")
+        look, v = sampled[run]
+        points, mean = v @ basis.T, v.mean(0) @ basis.T
+        dots: Any = sheet.axes[0].scatter
+        dots(*points.T, s=8, color=look.colour, marker=look.marker, alpha=0.6, linewidths=0, zorder=3)
+        sheet.axes[0].plot(*np.stack([0 * mean, mean]).T, color=look.colour, linewidth=2.2)
+        sheet.rows += [(run.method, "gradient", *point) for point in points.tolist()]
+        sheet.rows.append((run.method, "mean", *mean.tolist()))
+        sheet.entry(look, f"{name}: ρ̂ = {lengths[run]:.2f}")
     n = len(next(iter(sampled.values()))[1])
     said = comparison.said("scatter", [(run, 0.0) for run in sampled])
     return sheet.done(caption("directions", comparison, start, lengths, n, said), most=1)
@@ -42,7 +49,6 @@ def _directions(comparison: Comparison, sheet: Sheet, sampled: Sampled, start: s
 def sphere(comparison: Comparison, found: Found[records.GradientsRecord]) -> Figure:
     """Unit gradients in the space of the two mean gradients and the direction in which they spread most."""
     sampled = _sampled(comparison, found)
-    basis = closeups.space(*(v for _, v in sampled.values()))
     sheet = Sheet(1, 1, style.ONE_COLUMN, 3.6, subplot_kw={"projection": "3d"})
     axes = cast(Axes3D, sheet.axes[0])
     turn = np.linspace(0, 2 * np.pi, 121)
@@ -51,17 +57,11 @@ def sphere(comparison: Comparison, found: Found[records.GradientsRecord]) -> Fig
         axes.plot(*(np.cos(latitude) * np.stack([np.cos(turn), np.sin(turn)])), np.sin(latitude), **globe)
     for longitude in np.radians(np.arange(0, 180, 30)):
         axes.plot(np.cos(turn) * np.cos(longitude), np.cos(turn) * np.sin(longitude), np.sin(turn), **globe)
-    for run, (look, v) in sampled.items():
-        points, mean = closeups.project(v, basis), closeups.project(v.mean(0), basis)
-        axes.scatter(*points.T, color=look.colour, marker=look.marker, s=7, alpha=0.6, linewidths=0, depthshade=False)
-        axes.plot(*np.stack([np.zeros(3), mean]).T, color=look.colour, linewidth=2.2)
-        sheet.rows += [(run.method, "gradient", *point) for point in points.tolist()]
-        sheet.rows.append((run.method, "mean", *mean.tolist()))
     axes.set_box_aspect((1, 1, 1), zoom=1.75)
     axes.view_init(elev=22, azim=-58)
     axes.set_axis_off()
     start = "Dots: unit gradients; lines: their means. Third axis: the direction in which gradients spread most."
-    return _directions(comparison, sheet, sampled, start)
+    return _directions(comparison, sheet, sampled, closeups.space(*(v for _, v in sampled.values())), start)
 
 
 PLANE = ("Loss gradients of sample models on the plane of their means", "method, what, x, y")
@@ -72,21 +72,13 @@ def scatter(comparison: Comparison, found: Found[records.GradientsRecord]) -> Fi
     """Unit gradients on the plane of the two mean gradients, inside the unit circle."""
     sampled = _sampled(comparison, found)
     samples = [v for _, v in sampled.values()]
-    means = [v.mean(0) for v in samples]
-    basis = closeups.plane(*means) if len(means) == 2 else closeups.space(*samples)[:2]
+    basis = closeups.plane(*(v.mean(0) for v in samples)) if len(samples) == 2 else closeups.space(*samples)[:2]
     sheet = Sheet(1, 1, style.ONE_COLUMN, 3.9)
     (axes,) = sheet.axes
     axes.add_patch(Circle((0, 0), 1, fill=False, edgecolor=style.GREY, linewidth=0.8))
-    for (run, (look, v)), mean in zip(sampled.items(), means, strict=True):
-        points, (x, y) = closeups.project(v, basis), closeups.project(mean, basis).tolist()
-        axes.plot([0, x], [0, y], color=look.colour, linewidth=2.2)
-        across, up = points.T
-        axes.scatter(across, up, s=9, color=look.colour, marker=look.marker, alpha=0.6, linewidths=0, zorder=3)
-        sheet.rows += [(run.method, "gradient", *point) for point in points.tolist()]
-        sheet.rows.append((run.method, "mean", x, y))
     axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
     axes.set(xlabel=f"along the mean gradient of {next(iter(sampled)).title}", ylabel="orthogonal to it")
-    return _directions(comparison, sheet, sampled, "Dots: unit gradients; lines: their means.")
+    return _directions(comparison, sheet, sampled, basis, "Dots: unit gradients; lines: their means.")
 
 
 # Densities over test examples
