@@ -10,7 +10,19 @@ from graddiv import store
 from graddiv.report.closeups import png
 from graddiv.report.output import Figure, Table, bound, caption, drawing, fill, percent, save
 from graddiv.report.page import shown_figure, shown_table
-from graddiv.report.style import ACCURACY, BLACK, BLUE, DASHED, ONE_COLUMN, VERMILLION, Look, Sheet, percents, plot
+from graddiv.report.style import (
+    ACCURACY,
+    BLACK,
+    BLUE,
+    DASHED,
+    ONE_COLUMN,
+    VERMILLION,
+    Look,
+    Sheet,
+    log_ticks,
+    percents,
+    plot,
+)
 
 PICTURES = 12  #: Images that are shown.
 ENSEMBLE, PER_DRAW, WORST = Look(BLACK, "o"), Look(BLUE, "s", DASHED), Look(VERMILLION, "D")
@@ -25,8 +37,7 @@ def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray,
     attacks, doubling = attack_table(card), doubling_table(card)
     with drawing():
         figures = [accuracy_epsilon(card), *([worst_of_k(card), ladder(card)] if card["randomness"]["random"] else [])]
-    made: list[Table | Figure] = [attacks, doubling, *figures]
-    for what in made:
+    for what in (attacks, doubling, *figures):
         save(what, out)
     shown = range(min(PICTURES, len(x))) if x.ndim == 4 and x.shape[1] in (1, 3) else ()
     a_t = [card["clean"]["A_T"], *card["attack"]["attacks"], card["robust"]["A_T"]]
@@ -170,9 +181,7 @@ def worst_of_k(card: Card) -> Figure:
         plot(axes, look, ks, *zip(*(found[k] for k in ks), strict=True))
         sheet.entry(look, title)
         sheet.rows += [(title, k, *found[k]) for k in ks]
-    axes.set_xscale("log")
-    axes.set_xticks(ks, [str(k) for k in ks])
-    axes.minorticks_off()
+    log_ticks(axes, ks)
     percents(axes, "times the attacker may try, k", "all k answers right (%)")
     columns = ("what", "k", "accuracy", "low", "high")
     return sheet.done(caption("worst-of-k"), name="worst-of-k", title="The attacker who tries again", columns=columns)

@@ -42,7 +42,11 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     runs = {path.resolve().name: ReportRun(path, "") for path in paths}
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
-    found = {key: _read(run) for key, run in runs.items()}
+    files = {key: sorted(run.records.glob("*.record")) for key, run in runs.items()}  # those in folders are apart
+    for key, run in runs.items():
+        if not files[key]:
+            raise GradDivError(f"there are no records of {run.path}: 'graddiv attack {run.path}' makes them")
+    found = {key: {path.name: Record.load(path) for path in paths} for key, paths in files.items()}
     titles = _titles({key: run.experiment for key, run in runs.items()})
     attacks = {key: _attacks(records, choices) for key, records in found.items()}
     radii = sorted({r.epsilon for of_run in attacks.values() for r in of_run.values() if not r.is_clean})
@@ -75,13 +79,6 @@ def _titles(experiments: Mapping[str, Experiment]) -> dict[str, str]:
         methods[key]["network"]["from"] = methods[key]["network"]["from"] is not None
     told = {key: all(methods[key] == methods[k] for k in names if names[k] == names[key]) for key in names}
     return {key: name if told[key] else f"{name}, {key}" for key, name in names.items()}
-
-
-def _read(run: ReportRun) -> dict[str, Record]:
-    found = {path.name: Record.load(path) for path in sorted(run.records.glob("*.record"))}  # directories are apart
-    if not found:
-        raise GradDivError(f"there are no records of {run.path}: 'graddiv attack {run.path}' makes them")
-    return found
 
 
 def _attacks(records: Mapping[str, Record], choices: Choices) -> dict[str, AttackRecord]:
@@ -152,12 +149,9 @@ def _of_kind(records: Mapping[str, Record], kind: str, choices: Choices) -> tupl
 
 
 def _headline(radii: Sequence[float], choices: Choices, trained_at: float | None) -> str | None:
-    wanted = choices.epsilon if choices.epsilon is not None else trained_at
-    if not radii:
-        return None
-    if wanted in radii:
-        return TABLE.format(wanted)
-    if choices.epsilon is None and len(radii) == 1:
-        return TABLE.format(radii[0])
+    chosen = choices.epsilon is not None
+    wanted = [radius for radius in radii if radius == (choices.epsilon if chosen else trained_at)]
+    if not radii or wanted or (len(radii) == 1 and not chosen):
+        return next((TABLE.format(radius) for radius in (*wanted, *radii)), None)
     listed = ", ".join(f"{radius:.4g}" for radius in radii)
     raise GradDivError(f"the runs were attacked at epsilon {listed}: choose one to compare them at, with --epsilon")

@@ -71,19 +71,12 @@ def _gallery(grid: Grid, run: ReportRun, ident: int) -> dict[str, list[dict[str,
     rows: dict[str, list[dict[str, Any] | None]] = {}
     for record in grid.records(run):
         row = rows.setdefault(record.attack["name"] if record.attack else "clean", [None] * len(MODES))
-        place = MODES.index(record.mode)
-        row[place] = row[place] or _shot(record, ident)  # of several repeats the first
+        shown, mode = record.ids[: len(record.images)].tolist(), MODES.index(record.mode)
+        if ident in shown and row[mode] is None:  # of several repeats the first
+            i = shown.index(ident)
+            said = {"right": bool(record.correct[i]), "models": int(record.right[i].sum()), "of": len(record.right[i])}
+            row[mode] = {"image": png(record.images[i]), "label": record.label, **said}
     return rows
-
-
-def _shot(record: AttackRecord, ident: int) -> dict[str, Any] | None:
-    """An image and what the ensemble and its models said of it."""
-    if ident not in record.ids[: len(record.images)]:
-        return None
-    place = record.ids.tolist().index(ident)
-    right = record.right[place]
-    said = {"right": bool(record.correct[place]), "models": int(right.sum()), "of": len(right)}
-    return {"image": png(record.images[place]), "label": record.label, **said}
 
 
 def scatter(comparison: Comparison, compared: Sequence[ReportRun], ident: int) -> list[dict[str, Any]]:

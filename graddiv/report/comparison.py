@@ -60,7 +60,6 @@ class ReportRun(Run):
 
     @property
     def method(self) -> str:
-        """Such as adv-bnn+graddiv."""
         return self.experiment.method
 
     @property
@@ -70,7 +69,6 @@ class ReportRun(Run):
 
     @property
     def data(self) -> str:
-        """The data set."""
         return self.experiment.data.name
 
     @property
@@ -180,7 +178,6 @@ class Comparison:
 
     @property
     def data(self) -> str:
-        """The data set of its runs."""
         return self.runs[0].data
 
     @property
@@ -192,11 +189,6 @@ class Comparison:
     def attacks(self) -> list[AttackRecord]:
         """The records of attacks of all runs, without those of clean images."""
         return [r for run in self.runs for r in run.attacks if not r.is_clean]
-
-    @property
-    def splits(self) -> list[str]:
-        """The parts of the data set that its records are of."""
-        return sorted({r.data.split for run in self.runs for r in run.attacks})
 
     @property
     def training_epsilons(self) -> list[float]:

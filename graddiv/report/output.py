@@ -26,15 +26,21 @@ NOT_RUN = "not run"
 NOT_APPLICABLE = "–"  #: in cells of modes that a deterministic network does not have
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table of texts; `published` cells are the paper's, and every writer marks them."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """A table or a figure."""
 
     name: str = ""
     title: str = ""
     columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]  #: the texts of a table, the numbers that a figure shows
     caption: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table(Drawn):
+    """A table of texts; `published` cells are the paper's, and every writer marks them."""
+
     published: frozenset[int] = frozenset()  #: columns that hold the paper's values
     published_rows: frozenset[int] = frozenset()  #: rows that do
     highlighted: frozenset[tuple[int, int]] = frozenset()  #: cells (row, column) to stand out
@@ -48,15 +54,10 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Figure:
-    """A figure and the numbers it shows."""
+class Figure(Drawn):
+    """A figure of matplotlib."""
 
-    name: str = ""
-    title: str = ""
     figure: "Canvas"
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[object, ...], ...]  #: the data of the figure, for its CSV
-    caption: str  #: what to see
 
 
 def drawing() -> AbstractContextManager[None]:
@@ -67,7 +68,6 @@ def drawing() -> AbstractContextManager[None]:
 
 
 D = TypeVar("D", Table, Figure)
-Drawn = Table | Figure
 Found = list[tuple[ReportRun, Measurement]]
 RENDERERS: Registry[Callable[[Comparison], Any]] = Registry("renderer")  #: makes the table or figure that a plan names
 DRAWN_OF: dict[str, list[str]] = {}  #: what is drawn of each kind of measurement
@@ -78,10 +78,8 @@ def draws(
 ) -> Callable[[Callable[..., D | None]], Callable[[Comparison], D]]:
     """Register what makes the table or figure that plans call `name`, of exactly the records of a comparison.
 
-    title: may hold {data}, the title of the data set.
-    columns: names with commas between them.
-    of: the measurements it is made of, [(run, record)], which the function is given, too.
-    by: the command that makes its records, where the function returns None for want of them.
+    title: may hold {data}.  columns: names with commas between them.  of: measurements, which the function is given as
+    [(run, record)].  by: the command that makes its records, where the function returns None for want of them.
     """
     command = by or f"measure RUN --what {of.kind.removeprefix('loss-') if of else name}"
 
@@ -120,12 +118,14 @@ def save(what: Drawn, directory: Path) -> list[Path]:
 
 def drawn_files(what: Drawn) -> dict[str, bytes]:
     """The files of a table or figure by name."""
-    files = {".csv": csv_text(what.columns, what.rows).encode()}
+    files: dict[str, bytes] = {}
     if isinstance(what, Figure):
-        files = {**{f".{form}": image(what, form) for form in ("svg", "pdf", "png")}, **files}
-    else:
-        files = {".md": markdown(what).encode(), ".tex": latex(what).encode(), **files}
-        files |= {"-numbers.csv": csv_text(what.number_columns, what.numbers).encode()} if what.numbers else {}
+        files = {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
+    if isinstance(what, Table):
+        files = {".md": markdown(what).encode(), ".tex": latex(what).encode()}
+    files[".csv"] = csv_text(what.columns, what.rows).encode()
+    if isinstance(what, Table) and what.numbers:
+        files["-numbers.csv"] = csv_text(what.number_columns, what.numbers).encode()
     return {f"{what.name}{end}": content for end, content in files.items()}
 
 
@@ -208,11 +208,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """A number with + or a true minus."""
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
 def bound(value: float) -> str:
     """8/255 for color images, as papers write it; 0.3 as it is."""
     whole = round(255 * value)
@@ -235,11 +230,6 @@ def legible(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def sentence(text: str) -> str:
-    """Text with a capital and a full stop."""
-    return prose(text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else "."))
-
-
 def prose(text: str) -> str:
     """Text with EOT¹ as it is spoken of, and no line break between a number and what belongs to it."""
     for breakable in (" %", " = ", " < ", " ± "):
@@ -252,21 +242,15 @@ def number(value: float) -> str:
     return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def change(before: float, after: float) -> str:
-    """How a number goes from one run to another, in words that hold either way."""
-    verb = "falls" if after < before else "rises" if after > before else "stays"
-    return f"{verb} from {number(before)} to {number(after)}"
-
-
 # Templates
 
-_FILTERS = (prose, sentence, legible, percent, bound, signed, listed, number)
+_FILTERS = (prose, legible, percent, bound, listed, number)
 _PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("graddiv", "report"), undefined=jinja2.StrictUndefined, autoescape=True,
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
 _PAGES.filters |= {f.__name__: f for f in _FILTERS}
-_PAGES.globals |= {"change": change, "titles": titles, "version": __version__}
+_PAGES.globals |= {"titles": titles, "version": __version__}
 _CAPTIONS = _PAGES.overlay(autoescape=False, trim_blocks=False)
 
 

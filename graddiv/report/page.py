@@ -1,25 +1,19 @@
-"""From a plan to files: its tables and figures, and report.html, which holds them all and needs no network.
-
-All that a control can choose is in the page as HTML; scripts only show, hide and sort, so no value is formatted twice.
-"""
+"""From a plan to files: its tables and figures, and report.html, which holds them all and needs no network."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-import graddiv.report.figures
 import graddiv.report.tables
 import graddiv.report.zoo  # noqa: F401  these register what they draw
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import wilson
-from graddiv.report import output
 from graddiv.report.closeups import Grid, close_ups, grid_of
 from graddiv.report.comparison import Comparison, NothingPublished, Published, ReportRun, titles
-from graddiv.report.output import RENDERERS, Drawn, Figure, Table, data_uri, fill, image
+from graddiv.report.figures import accuracy, gradients, matrices, training  # noqa: F401  these register, too
+from graddiv.report.output import RENDERERS, Figure, Table, data_uri, fill, image, save
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlanReader
 from graddiv.report.style import looks
 from graddiv.report.verdict import crossing, verdict
@@ -33,17 +27,14 @@ WIDE = 480  #: pixels from which a figure has a row to itself
 
 
 def render(plan: Plan, directory: Path, published: Published = NothingPublished) -> tuple[Path, list[Table]]:
-    """Draw what the plan names, from exactly the records it names; return the page and the tables.
-
-    The plan is stored beside the report, so that it can be drawn again.
-    """
+    """Draw what the plan names and store it beside the report; return the page and the tables."""
     reader = PlanReader(plan, published)
     grids: dict[str, Grid] = {}
     tables: dict[str, Table] = {}
     figures: dict[str, Figure] = {}
     for item in plan.items:
         comparison = reader.comparison(item)
-        drawn: Drawn = RENDERERS[item.renderer](comparison)
+        drawn = RENDERERS[item.renderer](comparison)
         title = f"{item.about}: {drawn.title}" if item.about else drawn.title
         if isinstance(drawn, Figure):
             figures[item.name] = replace(drawn, name=item.name, title=title)
@@ -54,9 +45,8 @@ def render(plan: Plan, directory: Path, published: Published = NothingPublished)
     if plan.headline is not None and plan.headline not in grids:
         tables_of_attacks = ", ".join(grids) or "none, for there is no table of attacks"
         raise GradDivError(f"the headline of the plan is {plan.headline!r}, expected one of {tables_of_attacks}")
-    made: list[Drawn] = [*tables.values(), *figures.values()]
-    for what in made:
-        output.save(what, directory)
+    for what in (*tables.values(), *figures.values()):
+        save(what, directory)
     shown_elsewhere = {item.name for item in plan.items if item.renderer in (ATTACK_TABLE, "checklist")}
     lead = next((item for item in plan.items if item.renderer == LEAD), None)
     html = text_of(
@@ -79,12 +69,9 @@ def text_of(
 ) -> str:  # fmt: skip
     """The page; equal records give equal bytes.
 
-    comparison: all runs with all records that the report is made of.
-    grids: the tables of attacks that a reader chooses among.
-    default: the one by which runs are compared in words; the first to be shown.
-    tables, figures: the others.
-    lead: accuracy against epsilon, which stands first.
-    curve: what that figure is drawn from, and what stands above it.
+    comparison: all runs with all records.  grids: the tables of attacks that a reader chooses among.
+    default: the one by which runs are compared in words.  tables, figures: the others.
+    lead: accuracy against epsilon, which stands first.  curve: what that figure is drawn from.
     """
     whole = {run: run for run in comparison.runs}  # those of a grid have the records of its table only
     pairs = [(whole[a], whole[b]) for a, b in (default.comparison if default else comparison).pairs]
@@ -107,7 +94,7 @@ def text_of(
         figures=shown,
         names=names,
         differing=list({str(found): found for found in differing}.values()),
-        costs=[_cost(run, names[run]) for run in comparison.runs],
+        costs=[(run, _spent(run)) for run in comparison.runs],
         wilson=wilson,
         titles=[run.title for run in comparison.runs],
         attacked=sorted({_place(comparison, run) for grid in grids for run in grid.comparison.runs}),
@@ -121,11 +108,9 @@ def text_of(
 
 def shown_table(table: Table) -> dict[str, Any]:
     """A table of the report's; the Totals at its end stay there when it is sorted."""
-    ends = len(table.rows)
-    while ends and table.rows[ends - 1][0].startswith("Total"):
-        ends -= 1
+    foot = [i for i, row in enumerate(table.rows) if row[0].startswith("Total")]
+    body = [i for i in range(len(table.rows)) if i not in foot]
     words = {j for j in range(len(table.columns)) if not any(row[j][:1].isdigit() for row in table.rows)}
-    body, foot = range(ends), range(ends, len(table.rows))
     return {"table": table, "words": words, "body": body, "foot": foot, "tips": {}, "marks": {}, "n": 0}
 
 
@@ -165,19 +150,10 @@ def shown_figure(drawing: Figure) -> dict[str, Any]:
     return {"drawing": drawing, "source": data_uri(kind, content), "numbers": len(drawing.rows) <= LONG, **size}
 
 
-def _cost(run: ReportRun, title: str) -> dict[str, Any]:
-    """Passes and draws by attack, and how fast it trained."""
-    speeds = [epoch["images_per_second"] for epoch in run.epochs if "images_per_second" in epoch]
-    examples = run.experiment.data.examples
-    rows: dict[str, np.ndarray] = {}
-    for record in run.attacks:
-        spent = np.array([c.sum() for c in (record.cost_forwards, record.cost_backwards, record.cost_draws)])
-        rows[record.label] = rows.get(record.label, 0) + spent
-    return {
-        "title": title,
-        "speed": float(np.mean(speeds)) if speeds else None,
-        "epochs": len(speeds),
-        "seconds": sum(examples / speed for speed in speeds) if speeds and examples else None,
-        "rows": {label: spent.tolist() for label, spent in rows.items()},
-        "total": sum(rows.values(), np.zeros(3, int)).tolist(),
-    }
+def _spent(run: ReportRun) -> dict[str, list[int]]:
+    """Forward passes, backward passes and draws by attack, over all its records."""
+    rows: dict[str, list[int]] = {}
+    for r in run.attacks:
+        spent = [int(cost.sum()) for cost in (r.cost_forwards, r.cost_backwards, r.cost_draws)]
+        rows[r.label] = [a + b for a, b in zip(rows.get(r.label, [0, 0, 0]), spent, strict=True)]
+    return rows

@@ -118,6 +118,13 @@ def plot(axes: Axes, look: Look, x: Any, y: Any, low: Any = None, high: Any = No
         axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
 
 
+def log_ticks(axes: Axes, counts: Sequence[int]) -> None:
+    """A logarithmic axis with ticks at these counts alone."""
+    axes.set_xscale("log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+
+
 def percents(axes: Axes, label: str, what: str = ACCURACY) -> None:
     """Accuracy upwards, from 0 to 100 %."""
     axes.set(xlabel=label, ylabel=what, ylim=(-2, 102))

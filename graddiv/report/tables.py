@@ -132,7 +132,9 @@ def swept_lines(comparison: Comparison, papers_alone: bool) -> list[Line]:
             run, points = group[0], ours.get(group[0].title, {})
             theirs = dict(comparison.published(run).curve(run.method, f"EOT-{attack}", n))
             if points or (theirs and papers_alone):
-                clean, name = comparison.clean(run), papers_title(comparison, run)
+                clean, name = comparison.clean(run), title(run.method)
+                if len(comparison.training_epsilons) > 1 and run.epsilon is not None:
+                    name += f", for training at {run.epsilon:.4g}"
                 trainings = sum(any(not r.is_clean for r in each.attacks) for each in group)
                 points = points if clean is None else {0.0: clean, **points}
                 tells = name if theirs and name not in told else ""
@@ -148,13 +150,10 @@ def _with_n(comparison: Comparison, attack: str, n: int | None) -> Comparison:
 
 
 def _ns(comparison: Comparison, attack: str) -> list[int | None]:
-    """Numbers of models of an attack; None for deterministic networks, which come first.
-
-    The paper gives one row of EOT-FGSM and no n: the largest of ours stands beside it.
-    """
+    """Numbers of models of an attack; None for deterministic networks, which come first."""
     labels = (f"EOT-{attack}", f"EOT^1-{attack}")
     ours = sorted({r.n for run in comparison.runs if run.random for r in run.attacks if r.label in labels})
-    return [None, *(ours if attack != "FGSM" else ours[-1:])]
+    return [None, *(ours if attack != "FGSM" else ours[-1:])]  # beside the paper's one row, which names no n
 
 
 @draws("accuracy-table", "Accuracy (%) against the perturbation bound ε, {data}", by=SWEPT)
@@ -279,12 +278,6 @@ def pooled_rows(group: Sequence[ReportRun]) -> dict[str, Row]:
     shared = [label for label in of_runs[0] if all(label in rows for rows in of_runs)]
     pooled = {label: records.over_trainings([rows[label].accuracy for rows in of_runs]) for label in shared}
     return {label: of_runs[0][label]._replace(accuracy=accuracy) for label, accuracy in pooled.items()}
-
-
-def papers_title(comparison: Comparison, run: ReportRun) -> str:
-    """What the paper's values for a run are called; with the radius of our training, where there are several."""
-    several = len(comparison.training_epsilons) > 1 and run.epsilon is not None
-    return f"{title(run.method)}, for training at {run.epsilon:.4g}" if several else title(run.method)
 
 
 def the_only(name: str, values: Iterable[Value]) -> Value:

@@ -1,8 +1,8 @@
 """What GradDiv changed between two runs, both judged on the same examples; verdict.html.jinja says it in words."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float
@@ -50,16 +50,6 @@ class Verdict(NamedTuple):
     lower: tuple[int, int, float] | None  #: On how many examples it is lower, of how many, and p; None: from the log.
 
 
-class Crossing(NamedTuple):
-    """What GradDiv changes under EOT-PGD at the radius of training, and beyond it where it changes most."""
-
-    titles: tuple[str, str]
-    trainings: int  #: Trainings of each method; 0 if the two methods differ in their number.
-    trained_at: float
-    far: float
-    pairs: Mapping[float, Paired]  #: Comparisons by radius, from that of training on.
-
-
 def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
     """Compare two runs by the attacks of a grid, on clean images, and by the concentration of their gradients."""
     labels, runs = grid.labels(baseline, graddiv), (baseline, graddiv)
@@ -84,8 +74,8 @@ def _rho(run: ReportRun, measured: ConcentrationRecord | None) -> float | None:
     return None if logged is None else math.sqrt(max(0.0, logged))
 
 
-def crossing(curve: Comparison) -> Crossing | None:
-    """Compare the first pair, means over trainings, along EOT-PGD over epsilon; None if it ends at training's."""
+def crossing(curve: Comparison) -> dict[str, Any] | None:
+    """What GradDiv changes under EOT-PGD at the radius of training and beyond it: of the first pair, over trainings."""
     if curve.pair is None:
         return None
     trained_at, other = (run.epsilon for run in curve.pair)
@@ -105,8 +95,9 @@ def crossing(curve: Comparison) -> Crossing | None:
 
     pairs = {epsilon: Paired(at(baseline, epsilon), at(graddiv, epsilon)) for epsilon in (trained_at, *beyond)}
     far = max(beyond, key=lambda epsilon: abs(pairs[epsilon].points))
-    trainings = len(baseline) if len(baseline) == len(graddiv) else 0
-    return Crossing((baseline[0].title, graddiv[0].title), trainings, trained_at, far, pairs)
+    trainings = len(baseline) if len(baseline) == len(graddiv) else 0  # told only where both have as many
+    compared = {"titles": [run.title for run in curve.pair], "trainings": trainings, "pairs": pairs}
+    return {**compared, "trained_at": trained_at, "far": far}
 
 
 def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:
@@ -124,8 +115,5 @@ def _held(found: Sequence[AttackRecord], attacks: int) -> tuple[AttackRecord, Fl
     whole = [group for group in records.by_value(found, "repeat").values() if len(group) == attacks]
     if not whole:
         return None
-    verdicts: list[np.ndarray] = []
-    for group in whole:
-        only = group[0]
-        verdicts += records.cross_fitted_total(group) if len(group) > 1 else [only.correct, only.correct_again]
+    verdicts = [flags for group in whole for flags in records.cross_fitted_total(group)]
     return whole[0][0], np.mean(verdicts, axis=0)

@@ -14,7 +14,7 @@ from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
 from graddiv.report.figures.training import MEASURES, last_values, plot_measure, turn_entries
 from graddiv.report.output import Figure, caption, draws, listed
-from graddiv.report.style import Look, Sheet, looks_of, percents
+from graddiv.report.style import Look, Sheet, log_ticks, looks_of, percents
 
 COLUMNS = "method, lam, whose, x, accuracy, low, high"
 EPSILON = r"perturbation bound ε ($\ell_\infty$, pixel range [0, 1])"
@@ -88,13 +88,10 @@ def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float
 
 
 def against_epsilon(comparison: Comparison, swept: Curves) -> tuple[list[tuple[ReportRun, Points]], list[float]]:
-    """Curves from the accuracy without an attack on, and the radii that they have among them.
-
-    Where all begin at the radius of training, or beyond it, they begin there: nothing was measured on the way from 0.
-    """
+    """Curves from the accuracy without an attack on, and the radii that they have among them."""
     attacked = sorted({x for _, points in swept.of_runs for x, _ in points})
     if len(attacked) > 1 and comparison.training_epsilons and comparison.training_epsilons[-1] <= attacked[0]:
-        return list(swept.of_runs), attacked
+        return list(swept.of_runs), attacked  # nothing was measured between 0 and the radius of training
     found = [(run, from_clean(comparison, run, points)) for run, points in swept.of_runs]
     return found, sorted({x for _, points in found for x, _ in points})
 
@@ -158,10 +155,7 @@ def accuracy_epsilon(comparison: Comparison) -> Figure | None:
 
 
 def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float]) -> None:
-    """The radii at equal distances, for most are run where accuracy falls; those of training have lines.
-
-    If there is one radius of training, its multiples stand below the radii.
-    """
+    """The radii at equal distances, with lines at those of training; if that is one, its multiples below the radii."""
     if len(radii) > 1:  # the first radius at 0, the second at 1 and so on, linear in between and just beyond
         knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
         ranks = range(-1, len(radii) + 1)
@@ -236,10 +230,8 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
                 rows += plot_other(axes, run, look, "paper", theirs)
         percents(axes, label)
         if vary != "m":
-            counts: list[Any] = sorted({row[3] for row in rows})
-            axes.set_xscale("log")
-            axes.set_xticks(counts, [str(n) for n in counts])
-            axes.minorticks_off()
+            counts: set[Any] = {row[3] for row in rows}
+            log_ticks(axes, sorted(counts))
         if several:
             axes.set_title(f"ε = {at:.4g}")
         sheet.rows += [(*row, at) for row in rows] if several else rows

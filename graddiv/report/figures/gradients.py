@@ -166,8 +166,6 @@ def loss_increase(comparison: Comparison, found: Found[records.LossIncreaseRecor
 
 #: Norm -> how captions and labels write it, and its dash.
 NORMS = {"Linf": ("ℓ∞", r"$\ell_\infty$", style.SOLID), "L2": ("ℓ2", r"$\ell_2$", style.DASHED)}
-
-
 ROTATION = "method, norm, epsilon, angle, loss_difference, relative, accuracy"
 
 
@@ -206,8 +204,6 @@ def rotation(comparison: Comparison) -> Figure | None:
 
 MARKERS = "osD^vPX*"  #: of the trainings of one method, in their order
 BREAK = r"$/\!/$"  #: where an axis is interrupted
-
-
 NEARBY = ("Concentration of gradients near the examples", "method, lam, distance, rho, length")
 
 

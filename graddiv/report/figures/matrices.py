@@ -107,9 +107,9 @@ def boundary(comparison: Comparison, found: Found[BoundaryRecord]) -> Figure:
 def _reach(record: BoundaryRecord) -> Float[np.ndarray, "g g"]:
     """The linf length of c_i axis_1 + c_j axis_2, over epsilon."""
     first, second = record.axes[0].reshape(2, -1).astype(float)
-    c = np.array(record.coordinates)
-    lengths = [[np.abs(a * first + b * second).max() for b in c] for a in c]
-    return np.array(lengths) / float(record.epsilon)
+    c = np.array(record.coordinates)[:, None]
+    lengths: np.ndarray = np.abs((c * first)[:, None] + c * second).max(-1) / float(record.epsilon)
+    return lengths
 
 
 def _disagreement(answers: Integer[np.ndarray, "models points"]) -> float:
@@ -130,11 +130,10 @@ def _regions(ax: Axes, named: np.ndarray, c: Float[np.ndarray, " g"], reach: Flo
     for tip in ((1, 0), (0, 1)):
         ax.annotate("", xy=tip, xytext=(0, 0), arrowprops={**arrow, "path_effects": [OUTLINE]})
     for number in np.unique(named):
-        where = np.argwhere((named == number) & (reach > 2))  # apart from the ball and its arrows
-        inside = distance_transform_edt(np.pad(named == number, 1))[1:-1, 1:-1][tuple(where.T)]
-        if inside.max(initial=0) > len(c) / 15:
-            away = np.linalg.norm(where - where.mean(0), axis=1)  # decides between places as far from the border
-            i, j = where[(inside - 0.1 * away).argmax()]
+        inside = distance_transform_edt(np.pad(named == number, 1))[1:-1, 1:-1]
+        inside[reach <= 2] = 0  # there are the ball and its arrows
+        if inside.max() > len(c) / 15:
+            i, j = np.unravel_index(inside.argmax(), inside.shape)
             text = ax.text(float(c[i]), float(c[j]), str(number), ha="center", va="center", fontsize=6, color="white")
             text.set_path_effects([OUTLINE])
     ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))
