@@ -40,15 +40,13 @@ def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray,
     for what in (attacks, doubling, *figures):
         save(what, out)
     shown = range(min(PICTURES, len(x))) if x.ndim == 4 and x.shape[1] in (1, 3) else ()
-    a_t = [card["clean"]["A_T"], *card["attack"]["attacks"], card["robust"]["A_T"]]
-    values = [[v["mean"], v["low"], v["high"]] if "mean" in v else [v["accuracy"], *v["interval"]] for v in a_t]
     lead, *others = (shown_figure(figure) for figure in figures)
     html = fill(
         "audit.html.jinja",
         card=card,
         lead=lead,
         figures=others,
-        attacks={**shown_table(attacks), "marks": marks(values)},
+        attacks={**shown_table(attacks), "marks": marks(_intervals(card))},
         doubling=shown_table(doubling),
         pictures=[{"clean": png(x[i]), "attacked": png(x_adv[i]), "label": int(labels[i]), "id": i} for i in shown],
         **_one_row(card["name"]),
@@ -81,22 +79,24 @@ def marks(values: Sequence[Sequence[float]]) -> dict[int, list[dict[str, Any]]]:
 # Tables
 
 
+def _intervals(card: Card) -> list[list[float]]:
+    """Accuracy and bounds: on clean images, under each attack, in total."""
+    clean, robust = ([card[key]["A_T"][end] for end in INTERVAL] for key in ("clean", "robust"))
+    return [clean, *([a["accuracy"], *a["interval"]] for a in card["attack"]["attacks"]), robust]
+
+
 def attack_table(card: Card) -> Table:
     """Every attack: what it left, and on how many images it was the worst."""
-
-    def left(mean: float, low: float, high: float) -> str:
-        return f"{percent(mean)} ({100 * low:.0f}–{100 * high:.0f})"
-
     attacks, clean, robust = card["attack"]["attacks"], card["clean"], card["robust"]
+    _, *left, total = (f"{percent(mean)} ({100 * low:.0f}–{100 * high:.0f})" for mean, low, high in _intervals(card))
     rows = [("clean images", percent(clean["A_T"]["mean"]), percent(clean["A1"]["mean"]), "", "", "", "")]
-    for a in attacks:
+    for a, accuracy in zip(attacks, left, strict=True):
         restarts = f" × {a['restarts']}" if a.get("restarts", 1) > 1 else ""
         steps = f"{a.get('m', a.get('samples', ''))}{restarts}"
         n = str(a["n"]) if a["mode"] == "eot" else "–"
-        numbers = left(a["accuracy"], *a["interval"]), percent(a["per_draw"])
-        rows.append((a["label"], *numbers, n, steps, str(a["worst_on"]), str(a["backwards"])))
-    total = left(*(robust["A_T"][name] for name in INTERVAL)), percent(robust["A1"]["mean"])
-    rows.append(("Total, scored on fresh draws", *total, "", "", "", ""))
+        counts = n, steps, str(a["worst_on"]), str(a["backwards"])
+        rows.append((a["label"], accuracy, percent(a["per_draw"]), *counts))
+    rows.append(("Total, scored on fresh draws", total, percent(robust["A1"]["mean"]), "", "", "", ""))
     least = min(range(len(attacks)), key=lambda i: attacks[i]["accuracy"]) + 1
     return Table(
         name="attacks",

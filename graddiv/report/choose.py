@@ -32,9 +32,10 @@ class Choices:
 
     def allow(self, record: AttackRecord) -> bool:
         """Whether the record fits all choices that concern it."""
-        concerned = {"examples": True, "restarts": not record.is_clean}
-        concerned |= {"n": record.mode == "eot", "m": not record.is_clean and not record.label.endswith("FGSM")}
-        return all(getattr(self, name) in (None, record.value(name)) for name, true in concerned.items() if true)
+        concerning = ["examples"] if record.is_clean else ["examples", "restarts"]
+        concerning += ["n"] if record.mode == "eot" else []
+        concerning += ["m"] if not record.is_clean and not record.label.endswith("FGSM") else []
+        return all(getattr(self, name) in (None, record.value(name)) for name in concerning)
 
 
 def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
@@ -149,9 +150,12 @@ def _of_kind(records: Mapping[str, Record], kind: str, choices: Choices) -> tupl
 
 
 def _headline(radii: Sequence[float], choices: Choices, trained_at: float | None) -> str | None:
-    chosen = choices.epsilon is not None
-    wanted = [radius for radius in radii if radius == (choices.epsilon if chosen else trained_at)]
-    if not radii or wanted or (len(radii) == 1 and not chosen):
-        return next((TABLE.format(radius) for radius in (*wanted, *radii)), None)
+    wanted = choices.epsilon if choices.epsilon is not None else trained_at
+    if not radii:
+        return None
+    if wanted in radii:
+        return TABLE.format(wanted)
+    if choices.epsilon is None and len(radii) == 1:
+        return TABLE.format(radii[0])
     listed = ", ".join(f"{radius:.4g}" for radius in radii)
     raise GradDivError(f"the runs were attacked at epsilon {listed}: choose one to compare them at, with --epsilon")

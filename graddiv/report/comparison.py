@@ -15,8 +15,6 @@ from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, ac
 from graddiv.runs import CHECKLIST, Run
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
-
-
 Model = TypeVar("Model", bound=BaseModel)
 
 

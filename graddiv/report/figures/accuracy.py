@@ -41,10 +41,7 @@ def in_percent(points: Points) -> list[tuple[Any, float, float, float]]:
 
 
 def plot_ours(axes: Axes, run: ReportRun, look: Look, points: Points, others: Iterable[Any] = ()) -> Rows:
-    """Draw a curve of ours with its band of 95 % intervals, and a dot for each of several trainings.
-
-    others: where other curves of the figure have points; where this one has none in between, it is only hinted at.
-    """
+    """Draw a curve of ours, its 95 % band and its trainings; only hinted at across `others`, points of other curves."""
     rows = in_percent(points)
     dots = [(x, 100 * mean) for x, s in points for mean in s.trainings]
     for dot in dots:
