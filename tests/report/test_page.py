@@ -236,8 +236,8 @@ def test_examples_up_close(comparison: Comparison, grid: Grid, html: str) -> Non
     digits = closeups.close_ups(comparison, comparison.runs, [grid], grid, 10**6)
     assert len(digits) == 20
     record = grid.of(comparison.runs[1], "EOT-PGD")[0]
-    [row] = [row for row in digits[4]["galleries"][0]["runs"][1] if row["name"] == "PGD"]
-    shot = row["shots"][2]
+    _, of_runs = digits[4]["galleries"][0]
+    shot = of_runs[1]["PGD"][2]
     assert shot["models"] == record.right[4].sum()
     assert shot["right"] == record.correct[4]
     assert digits[3]["scatter"]
