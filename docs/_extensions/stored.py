@@ -6,14 +6,14 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+import graddiv.report.page  # noqa: F401  registers what is drawn
 from graddiv.errors import GradDivError
 from graddiv.paper.entries import STUDY, ZOO, Entry, Render
 from graddiv.paper.published import PaperValues
 from graddiv.paper.shipped import shipped
 from graddiv.recipes import title
 from graddiv.report.comparison import Comparison, load_run
-from graddiv.report.output import save
-from graddiv.report.page import draw
+from graddiv.report.output import RENDERERS, save
 from graddiv.report.plan import Plan, PlannedItem, PlanReader
 
 DOCS = Path(__file__).parents[1]
@@ -91,7 +91,7 @@ def _of_shipped(entry: Entry, render: Render) -> Shown | None:
 
 
 def _draw(render: Render, comparison: Comparison, of: str) -> Path:
-    made = replace(draw(render.draw, comparison), name=f"{of}-{render.draw}")
+    made = replace(RENDERERS[render.draw](comparison), name=f"{of}-{render.draw}")
     save(made, DRAWN)
     return next(path for suffix in ("png", "md") if (path := DRAWN / f"{made.name}.{suffix}").exists())
 

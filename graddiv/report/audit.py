@@ -8,33 +8,45 @@ import numpy as np
 
 from graddiv import store
 from graddiv.report.closeups import png
-from graddiv.report.output import Figure, Table, bound, drawing, percent, save
-from graddiv.report.page import fill, shown_figure, shown_table
-from graddiv.report.style import ACCURACY, BLACK, BLUE, DASHED, ONE_COLUMN, VERMILLION, Look, Sheet, percents, plot
+from graddiv.report.output import Figure, Table, bound, caption, drawing, fill, percent, save
+from graddiv.report.page import shown_figure, shown_table
+from graddiv.report.style import (
+    ACCURACY,
+    BLACK,
+    BLUE,
+    DASHED,
+    ONE_COLUMN,
+    VERMILLION,
+    Look,
+    Sheet,
+    log_ticks,
+    percents,
+    plot,
+)
 
 PICTURES = 12  #: Images that are shown.
 ENSEMBLE, PER_DRAW, WORST = Look(BLACK, "o"), Look(BLUE, "s", DASHED), Look(VERMILLION, "D")
 INTERVAL = ("mean", "low", "high")
+BOARD = "network, rank, norm and ε, lower bound %, ensemble %, per draw %, clean %, draws T, images, state"
 
 Card = Mapping[str, Any]
 
 
 def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray, out: Path) -> Path:
     """Write report.html, and tables and figures beside it."""
-    attacks, doubling, figures = attack_table(card), doubling_table(card), drawings(card)
-    made: list[Table | Figure] = [attacks, doubling, *figures]
-    for what in made:
+    attacks, doubling = attack_table(card), doubling_table(card)
+    with drawing():
+        figures = [accuracy_epsilon(card), *([worst_of_k(card), ladder(card)] if card["randomness"]["random"] else [])]
+    for what in (attacks, doubling, *figures):
         save(what, out)
     shown = range(min(PICTURES, len(x))) if x.ndim == 4 and x.shape[1] in (1, 3) else ()
-    a_t = [card["clean"]["A_T"], *card["attack"]["attacks"], card["robust"]["A_T"]]
-    values = [[v["mean"], v["low"], v["high"]] if "mean" in v else [v["accuracy"], *v["interval"]] for v in a_t]
     lead, *others = (shown_figure(figure) for figure in figures)
     html = fill(
         "audit.html.jinja",
         card=card,
         lead=lead,
         figures=others,
-        attacks={**shown_table(attacks), "marks": marks(values)},
+        attacks={**shown_table(attacks), "marks": marks(_intervals(card))},
         doubling=shown_table(doubling),
         pictures=[{"clean": png(x[i]), "attacked": png(x_adv[i]), "label": int(labels[i]), "id": i} for i in shown],
         **_one_row(card["name"]),
@@ -47,8 +59,7 @@ def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
     """Write board.html, and the table beside it, into a directory."""
     table = board_table(entries)
     save(table, directory)
-    values = [[entry["robust"][name] for name in INTERVAL] for entry in entries]
-    shown = {**shown_table(table), "marks": marks(values)}
+    shown = {**shown_table(table), "marks": marks([[entry["robust"][end] for end in INTERVAL] for entry in entries])}
     html = fill("board.html.jinja", entries=entries, shown=shown, **_one_row("accuracy under attack"))
     store.write(directory / "board.html", html.encode())
     return directory / "board.html"
@@ -61,42 +72,38 @@ def _one_row(title: str) -> dict[str, Any]:
 
 def marks(values: Sequence[Sequence[float]]) -> dict[int, list[dict[str, Any]]]:
     """The accuracies of a table as points with their intervals, by row."""
-    return {
-        row: [{"run": 0, **{name: 100 * value for name, value in zip(INTERVAL, found, strict=True)}}]
-        for row, found in enumerate(values)
-    }
+    points = [{name: 100 * value for name, value in zip(INTERVAL, found, strict=True)} for found in values]
+    return {row: [{"run": 0, **point}] for row, point in enumerate(points)}
 
 
 # Tables
 
 
+def _intervals(card: Card) -> list[list[float]]:
+    """Accuracy and bounds: on clean images, under each attack, in total."""
+    clean, robust = ([card[key]["A_T"][end] for end in INTERVAL] for key in ("clean", "robust"))
+    return [clean, *([a["accuracy"], *a["interval"]] for a in card["attack"]["attacks"]), robust]
+
+
 def attack_table(card: Card) -> Table:
     """Every attack: what it left, and on how many images it was the worst."""
-
-    def left(mean: float, low: float, high: float) -> str:
-        return f"{percent(mean)} ({100 * low:.0f}–{100 * high:.0f})"
-
     attacks, clean, robust = card["attack"]["attacks"], card["clean"], card["robust"]
+    _, *left, total = (f"{percent(mean)} ({100 * low:.0f}–{100 * high:.0f})" for mean, low, high in _intervals(card))
     rows = [("clean images", percent(clean["A_T"]["mean"]), percent(clean["A1"]["mean"]), "", "", "", "")]
-    for a in attacks:
+    for a, accuracy in zip(attacks, left, strict=True):
         restarts = f" × {a['restarts']}" if a.get("restarts", 1) > 1 else ""
         steps = f"{a.get('m', a.get('samples', ''))}{restarts}"
         n = str(a["n"]) if a["mode"] == "eot" else "–"
-        numbers = left(a["accuracy"], *a["interval"]), percent(a["per_draw"])
-        rows.append((a["label"], *numbers, n, steps, str(a["worst_on"]), str(a["backwards"])))
-    total = left(*(robust["A_T"][name] for name in INTERVAL)), percent(robust["A1"]["mean"])
-    rows.append(("Total, scored on fresh draws", *total, "", "", "", ""))
+        counts = n, steps, str(a["worst_on"]), str(a["backwards"])
+        rows.append((a["label"], accuracy, percent(a["per_draw"]), *counts))
+    rows.append(("Total, scored on fresh draws", total, percent(robust["A1"]["mean"]), "", "", "", ""))
     least = min(range(len(attacks)), key=lambda i: attacks[i]["accuracy"]) + 1
     return Table(
         name="attacks",
         title=f"Accuracy (%) under every attack, ε = {bound(card['epsilon'])}",
         columns=("attack", "accuracy", "per draw", "draws n", "steps m", "worst on", "backward passes"),
         rows=tuple(rows),
-        caption=(
-            f"Accuracy of ensembles of {card['inference']['T']}, with the 95 % interval; per draw: of single draws. "
-            "Worst on: images for which no other attack did worse. Total: each image attacked by the worst of all, "
-            "chosen on other draws than those that score it."
-        ),
+        caption=caption("attacks", card),
         highlighted=frozenset({(least, 1)}),
     )
 
@@ -112,10 +119,7 @@ def doubling_table(card: Card) -> Table:
         title="What a doubled budget gains",
         columns=("doubled", "accuracy before", "accuracy after", "gain, points", "upper bound of the gain"),
         rows=tuple(rows),
-        caption=(
-            "n: draws at each step; m: steps. The audit stops doubling once every upper bound lies below the tolerance "
-            f"of {100 * card['sweep']['tolerance']:.3g} points; that no gain was found would not be enough."
-        ),
+        caption=caption("doubling", card),
     )
 
 
@@ -135,28 +139,15 @@ def board_table(entries: Sequence[Mapping[str, Any]]) -> Table:
     return Table(
         name="board",
         title="Networks by the lower bound of their accuracy under attack",
-        columns=(
-            *("network", "rank", "norm and ε", "lower bound %", "ensemble %", "per draw %", "clean %", "draws T"),
-            *("images", "state"),
-        ),
+        columns=tuple(BOARD.split(", ")),
         rows=tuple(rows),
-        caption=(
-            "Ranked by the lower end of the 95 % interval of the ensemble's accuracy, so that few images rank low. "
-            "Compare rows of one norm, ε and data set only. Every accuracy is an upper bound on what a better attack "
-            "leaves: 'graddiv board CARD --rescore --model ... --images BETTER.npz' lowers an entry."
-        ),
+        caption=caption("board"),
     )
 
 
 # Figures
 
 
-def drawings(card: Card) -> list[Figure]:
-    """Accuracy against epsilon first; the rest where the network is random."""
-    return [accuracy_epsilon(card), *([worst_of_k(card), ladder(card)] if card["randomness"]["random"] else [])]
-
-
-@drawing()
 def accuracy_epsilon(card: Card) -> Figure:
     """Accuracy under EOT-PGD against epsilon, and what the worst of all attacks leaves at the radius of the audit."""
     sheet = Sheet(1, 1, ONE_COLUMN * 1.35, 3.3)
@@ -165,10 +156,10 @@ def accuracy_epsilon(card: Card) -> Figure:
     points = [start, *sorted(card["radii"], key=lambda point: point["epsilon"])]
     lines = [("accuracy", ENSEMBLE, f"ensemble of {card['inference']['T']}" if random else "accuracy under PGD")]
     lines += [("per_draw", PER_DRAW, "one draw")] if random else []
-    for key, look, title in lines:
+    for key, look, name in lines:
         plot(axes, look, [point["epsilon"] for point in points], [100 * point[key] for point in points])
-        sheet.entry(look, title)
-        sheet.rows += [(title, point["epsilon"], 100 * point[key], "", "") for point in points]
+        sheet.entry(look, name)
+        sheet.rows += [(name, point["epsilon"], 100 * point[key], "", "") for point in points]
     mean, low, high = (100 * card["robust"]["A_T"][name] for name in INTERVAL)
     axes.plot([at, at], [low, high], color=WORST.colour, linewidth=1)
     axes.plot([at], [mean], color=WORST.colour, marker=WORST.marker)
@@ -176,18 +167,10 @@ def accuracy_epsilon(card: Card) -> Figure:
     sheet.rows.append(("worst of all attacks", at, mean, low, high))
     norm = r"$\ell_\infty$" if card["norm"] == "Linf" else r"$\ell_2$"
     percents(axes, f"perturbation bound ε ({norm}, pixel range [0, 1])", ACCURACY)
-    caption = (
-        f"Lines: under {'EOT-PGD' if random else 'PGD'} alone. The mark at ε = {bound(at)}: what is left when every "
-        f"image is attacked by the worst of {len(card['attack']['attacks'])} attacks, with its 95 % interval over "
-        "images."
-    )
-    columns = ("what", "epsilon", "accuracy", "low", "high")
-    return sheet.done(
-        caption, most=3, name="accuracy-epsilon", title="Accuracy against the perturbation bound", columns=columns
-    )
+    columns, title = ("what", "epsilon", "accuracy", "low", "high"), "Accuracy against the perturbation bound"
+    return sheet.done(caption("radii", card), most=3, name="accuracy-epsilon", title=title, columns=columns)
 
 
-@drawing()
 def worst_of_k(card: Card) -> Figure:
     """The share of images on which k draws in a row are right."""
     sheet = Sheet(1, 1, ONE_COLUMN * 1.2, 2.9)
@@ -198,19 +181,12 @@ def worst_of_k(card: Card) -> Figure:
         plot(axes, look, ks, *zip(*(found[k] for k in ks), strict=True))
         sheet.entry(look, title)
         sheet.rows += [(title, k, *found[k]) for k in ks]
-    axes.set_xscale("log")
-    axes.set_xticks(ks, [str(k) for k in ks])
-    axes.minorticks_off()
+    log_ticks(axes, ks)
     percents(axes, "times the attacker may try, k", "all k answers right (%)")
-    caption = (
-        "One wrong answer among k draws is enough for an attacker who may ask again. The curve of clean images shows "
-        "what is lost without any attack; the attack owns only what lies below it. Bands: 95 % intervals over images."
-    )
     columns = ("what", "k", "accuracy", "low", "high")
-    return sheet.done(caption, most=2, name="worst-of-k", title="The attacker who tries again", columns=columns)
+    return sheet.done(caption("worst-of-k"), name="worst-of-k", title="The attacker who tries again", columns=columns)
 
 
-@drawing()
 def ladder(card: Card) -> Figure:
     """Accuracy by what the adversary knows of the noise: the most first, without noise last."""
     rungs = [(r["known"], 100 * r["attacked"], *(100 * end for end in r["interval"])) for r in card["ladder"]]
@@ -227,10 +203,5 @@ def ladder(card: Card) -> Figure:
     axes.set_yticks(range(len(rows)), [title for title, *_ in rows])
     axes.invert_yaxis()
     axes.set(xlabel="accuracy under attack (%)", xlim=(-2, 102))
-    caption = (
-        "From an adversary who knows the very draw that answers to one who knows only the law of the noise: the gap "
-        "between the first rung and the last is what secrecy is worth. Known draws are attacked by APGD and by the "
-        "images that the worst of all attacks on fresh draws made. Lines: 95 % intervals over images."
-    )
     columns = ("what the adversary knows", "accuracy", "low", "high")
-    return sheet.done(caption, most=2, name="ladder", title="What randomness buys", columns=columns)
+    return sheet.done(caption("ladder"), name="ladder", title="What randomness buys", columns=columns)

@@ -1,7 +1,4 @@
-"""A plan for runs that have none: from explicit choices, and never by guessing.
-
-Where records differ in a setting that a table must have one value of, the candidates are listed.
-"""
+"""A plan for runs that have none: from explicit choices; where one is missing, the candidates are listed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,11 +8,11 @@ import graddiv.report.page  # noqa: F401  registers what is drawn of each kind o
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import title_of
-from graddiv.records import AttackRecord, MeasurementRecord, Record
+from graddiv.records import AttackRecord, Record
 from graddiv.report.comparison import ReportRun, is_eot
 from graddiv.report.output import DRAWN_OF
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun
-from graddiv.runs import CHECKLIST, Run
+from graddiv.runs import CHECKLIST
 
 WHOLE_BOX = 1.0  #: every image lies within it: the radius of the checklist's unbounded attack, no row of a table
 
@@ -35,14 +32,10 @@ class Choices:
 
     def allow(self, record: AttackRecord) -> bool:
         """Whether the record fits all choices that concern it."""
-        if self.examples is not None and record.examples != self.examples:
-            return False
-        if record.is_clean:
-            return True
-        if self.n is not None and record.mode == "eot" and record.n != self.n:
-            return False
-        one_step = record.label.endswith("FGSM")
-        return (self.m in (None, record.m) or one_step) and self.restarts in (None, record.restarts)
+        concerning = ["examples"] if record.is_clean else ["examples", "restarts"]
+        concerning += ["n"] if record.mode == "eot" else []
+        concerning += ["m"] if not record.is_clean and not record.label.endswith("FGSM") else []
+        return all(getattr(self, name) in (None, record.value(name)) for name in concerning)
 
 
 def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
@@ -50,15 +43,20 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     runs = {path.resolve().name: ReportRun(path, "") for path in paths}
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
-    found = {key: _read(run.path) for key, run in runs.items()}
+    files = {key: sorted(run.records.glob("*.record")) for key, run in runs.items()}  # those in folders are apart
+    for key, run in runs.items():
+        if not files[key]:
+            raise GradDivError(f"there are no records of {run.path}: 'graddiv attack {run.path}' makes them")
+    found = {key: {path.name: Record.load(path) for path in paths} for key, paths in files.items()}
     titles = _titles({key: run.experiment for key, run in runs.items()})
     attacks = {key: _attacks(records, choices) for key, records in found.items()}
     radii = sorted({r.epsilon for of_run in attacks.values() for r in of_run.values() if not r.is_clean})
-    items = [_table(attacks, epsilon) for epsilon in radii] + _curve(runs, attacks, choices) + _measured(found, choices)
+    items = [_item(ATTACK_TABLE, _at(attacks, epsilon), TABLE.format(epsilon)) for epsilon in radii]
+    items += _curve(runs, attacks, choices) + _measured(found, choices)
     random = [key for key, run in runs.items() if run.random]
     if random:
         items.append(_item("training-concentration", dict.fromkeys(random, ())))
-    if all(Run(path).checklist_file.exists() for path in paths):
+    if all(run.checklist_file.exists() for run in runs.values()):
         items.append(_item("checklist", dict.fromkeys(runs, (CHECKLIST,))))
     return Plan(
         title=", ".join(titles.values()),
@@ -69,58 +67,43 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     )
 
 
+def _item(renderer: str, records: Mapping[str, tuple[str, ...]], name: str = "") -> PlannedItem:
+    return PlannedItem(name=name or renderer, renderer=renderer, records=dict(records))
+
+
 def _titles(experiments: Mapping[str, Experiment]) -> dict[str, str]:
     """Runs share a title only if they differ in nothing but the seed; else it says in what, or which run it is."""
     names = {key: title_of(e) for key, e in experiments.items()}
-    settings = {key: _settings(e) for key, e in experiments.items()}
-    told = {key: all(settings[key] == settings[k] for k in names if names[k] == names[key]) for key in names}
+    methods = {}  # all settings but the seed, and of the network it starts from whether there is one
+    for key, experiment in experiments.items():
+        methods[key] = {**experiment.dump(), "seed": None}
+        methods[key]["network"]["from"] = methods[key]["network"]["from"] is not None
+    told = {key: all(methods[key] == methods[k] for k in names if names[k] == names[key]) for key in names}
     return {key: name if told[key] else f"{name}, {key}" for key, name in names.items()}
-
-
-def _settings(experiment: Experiment) -> dict[str, object]:
-    """What makes a method: all settings but the seed, and of the network it starts from whether there is one."""
-    values = experiment.dump()
-    values["network"]["from"] = values["network"]["from"] is not None
-    return {**values, "seed": None}
-
-
-def _read(path: Path) -> dict[str, Record]:
-    directory = Run(path).records
-    found = {path.name: Record.load(path) for path in sorted(directory.glob("*.record"))}  # directories are apart
-    if not found:
-        raise GradDivError(f"there are no records of {path}: 'graddiv attack {path}' makes them")
-    return found
 
 
 def _attacks(records: Mapping[str, Record], choices: Choices) -> dict[str, AttackRecord]:
     """The allowed records of attacks by file, once each row has one setting."""
-    chosen = {
-        name: r
-        for name, r in records.items()
-        if isinstance(r, AttackRecord) and choices.allow(r) and r.epsilon < WHOLE_BOX
-    }
+    found = {name: r for name, r in records.items() if isinstance(r, AttackRecord)}
+    chosen = {name: r for name, r in found.items() if choices.allow(r) and r.epsilon < WHOLE_BOX}
     examples = {(r.examples, r.data.sha256) for r in chosen.values()}
     if len(examples) > 1:
         counts = ", ".join(str(count) for count, _ in sorted(examples))
         raise GradDivError(f"the records are of different sets of {counts} examples: choose one with --examples")
-    rows: dict[tuple[str, float], dict[tuple[int, int, int], str]] = {}
+    rows: dict[tuple[str, float], set[tuple[int, int, int]]] = {}
     for r in chosen.values():
-        rows.setdefault((r.label, r.epsilon), {})[r.n, r.m, r.restarts] = f"n {r.n}, m {r.m}, restarts {r.restarts}"
+        rows.setdefault((r.label, r.epsilon), set()).add((r.n, r.m, r.restarts))
     for (label, epsilon), variants in rows.items():
         if len(variants) > 1:
-            listed = "; ".join(variants[key] for key in sorted(variants))
-            raise GradDivError(
-                f"{label} at epsilon {epsilon:.4g} was run with {listed}: choose one with --n, --m or --restarts"
-            )
+            listed = "; ".join(f"n {n}, m {m}, restarts {restarts}" for n, m, restarts in sorted(variants))
+            told = f"{label} at epsilon {epsilon:.4g} was run with {listed}"
+            raise GradDivError(f"{told}: choose one with --n, --m or --restarts")
     return chosen
 
 
-def _table(attacks: Attacks, epsilon: float) -> PlannedItem:
-    records = {
-        run: tuple(name for name, r in of_run.items() if r.is_clean or r.epsilon == epsilon)
-        for run, of_run in attacks.items()
-    }
-    return PlannedItem(name=TABLE.format(epsilon), renderer=ATTACK_TABLE, records=records)
+def _at(attacks: Attacks, epsilon: float) -> dict[str, tuple[str, ...]]:
+    """The records of one radius, clean images included, of each run."""
+    return {run: tuple(n for n, r in of.items() if r.is_clean or r.epsilon == epsilon) for run, of in attacks.items()}
 
 
 def _curve(runs: Mapping[str, ReportRun], attacks: Attacks, choices: Choices) -> list[PlannedItem]:
@@ -150,11 +133,12 @@ def _measured(found: Mapping[str, Mapping[str, Record]], choices: Choices) -> li
 
 
 def _of_kind(records: Mapping[str, Record], kind: str, choices: Choices) -> tuple[str, ...]:
+    """The records of a kind, one for each of its settings but the radius."""
     named: dict[str, list[str]] = {}
     for name, record in records.items():
-        if isinstance(record, MeasurementRecord) and record.kind == kind:
-            apart = [part for part in record.named_by if part != "epsilon"]
-            named.setdefault(str([record.value(part) for part in apart]), []).append(name)
+        if record.kind == kind:
+            apart = [record.value(part) for part in record.named_by if part != "epsilon"]
+            named.setdefault(str(apart), []).append(name)
     chosen = []
     for names in named.values():
         at = [name for name in names if choices.epsilon in (None, records[name].description.get("epsilon"))] or names
@@ -163,10 +147,6 @@ def _of_kind(records: Mapping[str, Record], kind: str, choices: Choices) -> tupl
             raise GradDivError(f"{kind} was measured at the radii {radii}: choose one with --epsilon")
         chosen += at
     return tuple(chosen)
-
-
-def _item(renderer: str, records: Mapping[str, tuple[str, ...]]) -> PlannedItem:
-    return PlannedItem(name=renderer, renderer=renderer, records=dict(records))
 
 
 def _headline(radii: Sequence[float], choices: Choices, trained_at: float | None) -> str | None:

@@ -1,45 +1,72 @@
 """What one table or figure compares: runs side by side, each with exactly the records that a plan names for it."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
+from pydantic import BaseModel, ValidationError
+
 from graddiv import store
 from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
-from graddiv.experiment import Experiment
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
 from graddiv.runs import CHECKLIST, Run
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
+Model = TypeVar("Model", bound=BaseModel)
 
 
-@dataclass(frozen=True, eq=False)
-class ReportRun:
-    """A trained run as a report sees it: its experiment, the log of its training, and records of it."""
+class CheckedItem(BaseModel):
+    """What a checklist says of one behavior."""
 
-    path: Path
+    name: str
+    verdict: str
+    sentence: str
+    evidence: dict[str, Any] = {}
+
+
+class _Checklist(BaseModel):
+    epsilon: float
+    items: tuple[CheckedItem, ...]
+
+
+def validated(model: type[Model], path: Path) -> Model:
+    """A JSON file as this model."""
+    try:
+        return model.model_validate(store.read_json(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise GradDivError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@dataclass(frozen=True)
+class ReportRun(Run):
+    """A trained run as a report sees it, with records of it; the directory and the title say which run it is."""
+
     title: str  #: the method's name in tables
-    attacks: tuple[AttackRecord, ...] = ()  #: records of attacks, and of clean images
-    measurements: tuple[MeasurementRecord, ...] = ()
-    checklist: tuple[dict[str, Any], ...] = ()  #: the items of the checklist, if the plan names it
-    checklist_epsilon: float = 0.0  #: the radius that its items are of
+    attacks: tuple[AttackRecord, ...] = field(default=(), compare=False)  #: records of attacks, and of clean images
+    measurements: tuple[MeasurementRecord, ...] = field(default=(), compare=False)
+    checklist: tuple[CheckedItem, ...] = field(default=(), compare=False)  #: its items, if the plan names it
+    checklist_epsilon: float = field(default=0.0, compare=False)  #: the radius that its items are of
 
     @cached_property
-    def experiment(self) -> Experiment:
-        """The settings it was trained with."""
-        return Run(self.path).experiment
+    def log(self) -> list[dict[str, Any]]:
+        """The lines of the training log, read once."""
+        return super().log
 
     @property
     def method(self) -> str:
-        """Such as adv-bnn+graddiv."""
         return self.experiment.method
 
     @property
+    def base(self) -> str:
+        """Its method without GradDiv."""
+        return self.method.partition("+")[0]
+
+    @property
     def data(self) -> str:
-        """The data set."""
         return self.experiment.data.name
 
     @property
@@ -57,20 +84,6 @@ class ReportRun:
         """The bound of the inner adversary in training."""
         return self.experiment.adversary.epsilon if self.experiment.adversary is not None else None
 
-    @cached_property
-    def log(self) -> list[dict[str, Any]]:
-        """The lines of the training log."""
-        return Run(self.path).log
-
-    @property
-    def epochs(self) -> list[dict[str, Any]]:
-        """What the log says of each epoch, from epoch 0, before training."""
-        return [line for line in self.log if line["event"] == "epoch"]
-
-    def attacked(self, **wanted: Any) -> list[AttackRecord]:
-        """Records of attacks (and of clean images) with these settings."""
-        return [r for r in self.attacks if all(r.value(key) == value for key, value in wanted.items())]
-
     def measured(self, kind: type[Measurement], **wanted: Any) -> Measurement | None:
         """The one measurement of this kind with these settings, if there is one."""
         found = [r for r in self.measurements if isinstance(r, kind)]
@@ -82,18 +95,18 @@ class ReportRun:
     @property
     def clean(self) -> Summary | None:
         """The accuracy without an attack, if it was measured."""
-        found = self.attacked(label="clean")
+        found = [r for r in self.attacks if r.is_clean]
         return accuracy(found) if found else None
 
 
-def titles(runs: Sequence[ReportRun]) -> list[str]:
+def titles(runs: Sequence[ReportRun]) -> dict[ReportRun, str]:
     """Names of runs: with lambda where runs of one title differ in it, with the seed where they do not."""
-    names = []
+    names = {}
     for run in runs:
         alike = [other.lam for other in runs if other.title == run.title]
         lam = f", λ = {run.lam:g}" if len(set(alike)) > 1 else ""
         seed = f", seed {run.experiment.seed}" if alike.count(run.lam) > 1 else ""
-        names.append(f"{run.title}{lam}{seed}")
+        names[run] = f"{run.title}{lam}{seed}"
     return names
 
 
@@ -109,29 +122,24 @@ class PublishedValue(NamedTuple):
 
 
 class NothingPublished:
-    """Values of a publication that stand beside ours, at radii that correspond to ours: here none."""
+    """Values of a publication that stand beside ours: here none.  `paper.published` says what its methods return."""
 
     def __init__(self, data: str, training_epsilon: float) -> None:
         """`training_epsilon` is the radius of our adversarial training; 0 where there was none."""
 
     def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
-        """What it gives for an attack (or "clean") on a method."""
         return None
 
     def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
-        """(epsilon, accuracy) from the clean accuracy on; empty if there is no such row."""
         return []
 
     def epsilons(self) -> list[float]:
-        """The perturbation bounds of its table of the data set."""
         return []
 
     def said(self, figure: str, epsilon: float) -> str:
-        """A sentence with the numbers that its text gives for a figure, of an attack of this radius; "" if none."""
         return ""
 
     def origin(self) -> str:
-        """Whose data and which radius its values are of, where they are not ours; else empty."""
         return ""
 
 
@@ -163,22 +171,23 @@ class Comparison:
         titles: dict[str, list[str]] = {}
         for run in self.runs:
             titles.setdefault(self.published(run).origin(), []).append(run.title)
-        parts = [
-            f"{origin} ({', '.join(dict.fromkeys(of))})" if len(titles) > 1 else origin
-            for origin, of in titles.items()
-            if origin
-        ]
+        of = {origin: f" ({', '.join(dict.fromkeys(runs))})" for origin, runs in titles.items()}
+        parts = [origin + (of[origin] if len(titles) > 1 else "") for origin in titles if origin]
         return f" They are {'; '.join(parts)}." if parts else ""
 
     @property
     def data(self) -> str:
-        """The data set of its runs."""
         return self.runs[0].data
 
     @property
     def data_title(self) -> str:
         """What titles call it; a data set that is not registered, of records from elsewhere, goes by its name."""
         return (SOURCES[self.data].title if self.data in SOURCES else "") or self.data
+
+    @property
+    def attacks(self) -> list[AttackRecord]:
+        """The records of attacks of all runs, without those of clean images."""
+        return [r for run in self.runs for r in run.attacks if not r.is_clean]
 
     @property
     def training_epsilons(self) -> list[float]:
@@ -197,6 +206,18 @@ class Comparison:
             found.setdefault(run.title, []).append(run)
         return [tuple(group) for group in found.values()]
 
+    @property
+    def pairs(self) -> list[tuple[ReportRun, ReportRun]]:
+        """Each run with GradDiv beside the run of the same method, data and seed without it."""
+        plain = {(run.method, run.data, run.experiment.seed): run for run in reversed(self.runs)}
+        found = [(plain.get((run.base, run.data, run.experiment.seed)), run) for run in self.runs]
+        return [(without, run) for without, run in found if without is not None and "+graddiv" in run.method]
+
+    @property
+    def pair(self) -> tuple[ReportRun, ReportRun] | None:
+        """The first of these pairs, which captions compare."""
+        return next(iter(self.pairs), None)
+
     def clean(self, run: ReportRun) -> Summary | None:
         """The accuracy of a run's method without an attack, the mean over its trainings, if it was measured."""
         found = [each.clean for each in self.runs if each.title == run.title and each.clean is not None]
@@ -206,6 +227,13 @@ class Comparison:
         """The same comparison with these records of attacks alone, clean images included."""
         kept = [(run, [r for r in run.attacks if r.is_clean or wanted(run, r)]) for run in self.runs]
         return self.of([replace(run, attacks=tuple(records)) for run, records in kept])
+
+    @property
+    def checklist(self) -> dict[str, dict[ReportRun, CheckedItem | None]]:
+        """What the checklist of each run says of each behavior."""
+        found = {run: {item.name: item for item in run.checklist} for run in self.runs}
+        names = dict.fromkeys(name for items in found.values() for name in items)
+        return {name: {run: items.get(name) for run, items in found.items()} for name in names}
 
     def with_measurement(self, kind: type[Measurement], **wanted: Any) -> list[tuple[ReportRun, Measurement]]:
         """The runs that have a measurement of this kind, with it."""
@@ -233,21 +261,21 @@ def curves(comparison: Comparison, vary: str, attack: str = "PGD") -> Curves | N
     found = [(run, records) for run, records in found if records]
     if not found:
         return None
-    fixed = {}
+    every = [r for _, group in found for r in group]
+    of_random = [r for run, group in found for r in group if run.random] or found[0][1]
+    fixed: dict[str, Any] = {}
     for name in FIXED:
-        random = [r for run, records in found for r in records if run.random] or found[0][1]
-        values = {r.value(name) for r in (random if name == "n" else [r for _, group in found for r in group])}
+        values = {r.value(name) for r in (of_random if name == "n" else every)}
         if name != vary and len(values) > 1:
             raise GradDivError(
                 f"the records of EOT-{attack} have {name} = {', '.join(map(str, sorted(values)))}: "
                 f"a curve over {vary} needs one value, so choose one with --{name}"
             )
-        if name != vary:
-            fixed[name] = values.pop()
-    of_run = {run.path: dict(curve(records, vary)) for run, records in found}
+        fixed |= {name: values.pop()} if name != vary else {}
+    of_run = {run: dict(curve(group, vary)) for run, group in found}
     of_groups = []
     for group in comparison.of([run for run, _ in found]).groups:
-        trainings = [of_run[run.path] for run in group]
+        trainings = [of_run[run] for run in group]
         shared = [value for value in trainings[0] if all(value in points for points in trainings)]
         of_groups.append((group[0], [(x, over_trainings([points[x] for points in trainings])) for x in shared]))
     return Curves(fixed, tuple(of_groups))
@@ -262,26 +290,8 @@ def load_run(path: Path, title: str, files: Sequence[str], read: Callable[[Path]
     """A run with these files below its records: records, and the checklist if it is among them."""
     paths = [Run(path).records / name for name in files]
     found = [read(each) for each in paths if each.name != CHECKLIST]
-    epsilon, items = next((_checklist(each) for each in paths if each.name == CHECKLIST), (0.0, []))
-    return ReportRun(
-        path,
-        title,
-        tuple(r for r in found if isinstance(r, AttackRecord)),
-        tuple(r for r in found if isinstance(r, MeasurementRecord)),
-        tuple(items),
-        epsilon,
-    )
-
-
-def _checklist(path: Path) -> tuple[float, list[dict[str, Any]]]:
-    """The radius of a checklist, and its items."""
-    content = store.read_json(path)
-    epsilon, items = content.get("epsilon"), content.get("items")
-    texts, again = ("name", "verdict", "sentence"), "'graddiv measure RUN --what checklist' makes it"
-    if not isinstance(items, list) or not all(
-        isinstance(item, dict) and all(isinstance(item.get(key), str) for key in texts) for item in items
-    ):
-        raise GradDivError(f"{path} holds no list of items with {', '.join(texts)}: {again}")
-    if not isinstance(epsilon, int | float):
-        raise GradDivError(f"{path} has epsilon {epsilon!r}, expected a number: {again}")
-    return float(epsilon), items
+    checked = [validated(_Checklist, each) for each in paths if each.name == CHECKLIST]
+    attacks = tuple(r for r in found if isinstance(r, AttackRecord))
+    measurements = tuple(r for r in found if isinstance(r, MeasurementRecord))
+    epsilon, items = next(((each.epsilon, each.items) for each in checked), (0.0, ()))
+    return ReportRun(path, title, attacks, measurements, items, epsilon)

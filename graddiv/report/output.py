@@ -4,20 +4,20 @@ import base64
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import lru_cache, wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import numpy as np
+import jinja2
 
-from graddiv import store
+from graddiv import __version__, store
 from graddiv.errors import GradDivError
 from graddiv.records import MeasurementRecord
 from graddiv.registries import Registry
-from graddiv.report.comparison import Comparison, Measurement, ReportRun
+from graddiv.report.comparison import Comparison, Measurement, ReportRun, titles
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure as Canvas
@@ -26,15 +26,21 @@ NOT_RUN = "not run"
 NOT_APPLICABLE = "–"  #: in cells of modes that a deterministic network does not have
 
 
-@dataclass(frozen=True, kw_only=True)
-class Table:
-    """A table of texts; `published` cells are the paper's, and every writer marks them."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Drawn:
+    """A table or a figure."""
 
     name: str = ""
     title: str = ""
     columns: tuple[str, ...] = ()
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]  #: the texts of a table, the numbers that a figure shows
     caption: str
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Table(Drawn):
+    """A table of texts; `published` cells are the paper's, and every writer marks them."""
+
     published: frozenset[int] = frozenset()  #: columns that hold the paper's values
     published_rows: frozenset[int] = frozenset()  #: rows that do
     highlighted: frozenset[tuple[int, int]] = frozenset()  #: cells (row, column) to stand out
@@ -47,45 +53,21 @@ class Table:
         return marked and (row < 0 or self.rows[row][column] != NOT_APPLICABLE)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A figure and the numbers it shows."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Figure(Drawn):
+    """A figure of matplotlib."""
 
-    name: str = ""
-    title: str = ""
     figure: "Canvas"
-    columns: tuple[str, ...] = ()
-    rows: tuple[tuple[object, ...], ...]  #: the data of the figure, for its CSV
-    caption: str  #: what to see
 
 
-RC: dict[str, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib, so every machine draws the same
-    **dict.fromkeys(("font.size", "axes.labelsize"), 7.5),
-    **dict.fromkeys(("xtick.labelsize", "ytick.labelsize", "legend.fontsize"), 7),
-    **dict.fromkeys(("axes.linewidth", "xtick.major.width", "ytick.major.width"), 0.6),
-    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon"), False),
-    **dict.fromkeys(("axes.grid", "axes.axisbelow", "figure.constrained_layout.use"), True),
-    **dict.fromkeys(("figure.dpi", "savefig.dpi"), 200),
-    **{"axes.titlesize": 8, "grid.color": "#dddddd", "grid.linewidth": 0.5},
-    **{"lines.linewidth": 1.3, "lines.markersize": 4},
-    "svg.hashsalt": "graddiv",  # else the ids in an SVG are random
-    "svg.fonttype": "path",
-    "pdf.fonttype": 42,  # whole fonts, which journals ask for
-}
-
-
-@contextmanager
-def drawing() -> Iterator[None]:
+def drawing() -> AbstractContextManager[None]:
     """Draw and save under our settings, and leave the caller's as they were; also a decorator."""
-    import matplotlib
+    from matplotlib import style
 
-    with matplotlib.rc_context(RC):  # type: ignore[arg-type]
-        yield
+    return style.context(Path(__file__).with_name("figures.mplstyle"))
 
 
 D = TypeVar("D", Table, Figure)
-Drawn = Table | Figure
 Found = list[tuple[ReportRun, Measurement]]
 RENDERERS: Registry[Callable[[Comparison], Any]] = Registry("renderer")  #: makes the table or figure that a plan names
 DRAWN_OF: dict[str, list[str]] = {}  #: what is drawn of each kind of measurement
@@ -96,10 +78,8 @@ def draws(
 ) -> Callable[[Callable[..., D | None]], Callable[[Comparison], D]]:
     """Register what makes the table or figure that plans call `name`, of exactly the records of a comparison.
 
-    title: may hold {data}, the title of the data set.
-    columns: names with commas between them.
-    of: the measurements it is made of, [(run, record)], which the function is given, too.
-    by: the command that makes its records, where the function returns None for want of them.
+    title: may hold {data}.  columns: names with commas between them.  of: measurements, which the function is given as
+    [(run, record)].  by: the command that makes its records, where the function returns None for want of them.
     """
     command = by or f"measure RUN --what {of.kind.removeprefix('loss-') if of else name}"
 
@@ -130,36 +110,33 @@ def draws(
 def save(what: Drawn, directory: Path) -> list[Path]:
     """Write all forms of a table (md, tex, csv) or of a figure (svg, pdf, png, csv)."""
     store.make_directory(directory)
-    files = drawn_files(what)
-    for name, content in files.items():
-        store.write(directory / name, content)
-    return [directory / name for name in files]
+    files = {directory / name: content for name, content in drawn_files(what).items()}
+    for path, content in files.items():
+        store.write(path, content)
+    return list(files)
 
 
 def drawn_files(what: Drawn) -> dict[str, bytes]:
     """The files of a table or figure by name."""
+    files: dict[str, bytes] = {}
+    if isinstance(what, Figure):
+        files = {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
     if isinstance(what, Table):
         files = {".md": markdown(what).encode(), ".tex": latex(what).encode()}
-    else:
-        files = {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
     files[".csv"] = csv_text(what.columns, what.rows).encode()
     if isinstance(what, Table) and what.numbers:
         files["-numbers.csv"] = csv_text(what.number_columns, what.numbers).encode()
     return {f"{what.name}{end}": content for end, content in files.items()}
 
 
-def image(drawing: Figure, form: str) -> bytes:
-    """The figure as svg, pdf or png, without the date that would make equal figures differ."""
-    return _image(drawing.figure, drawing.title, drawing.caption, form)
-
-
 @lru_cache(maxsize=128)  # a figure is wanted twice, for its file and for the page
-def _image(figure: "Canvas", title: str, caption: str, form: str) -> bytes:
+def image(drawn: Figure, form: str) -> bytes:
+    """The figure as svg, pdf or png, without the date that would make equal figures differ."""
     dates = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
-    metadata = {**dates[form], "Title": title, "Subject" if form == "pdf" else "Description": caption}
+    metadata = {**dates[form], "Title": drawn.title, "Subject" if form == "pdf" else "Description": drawn.caption}
     buffer = io.BytesIO()
     with drawing():
-        figure.savefig(buffer, format=form, metadata=metadata)
+        drawn.figure.savefig(buffer, format=form, metadata=metadata)
     return buffer.getvalue()
 
 
@@ -231,16 +208,6 @@ def percent(share: float) -> str:
     return f"{100 * share:.1f}"
 
 
-def signed(value: float, digits: int = 1) -> str:
-    """A number with + or a true minus."""
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
-def p_value(p: float) -> str:
-    """A p-value as papers write it."""
-    return "p < 0.001" if p < 0.001 else f"p = {p:.2g}"
-
-
 def bound(value: float) -> str:
     """8/255 for color images, as papers write it; 0.3 as it is."""
     whole = round(255 * value)
@@ -263,23 +230,6 @@ def legible(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def count(value: int | np.integer) -> str:
-    """A whole number with narrow spaces between thousands."""
-    return f"{value:,}".replace(",", "\u202f")
-
-
-def duration(seconds: float) -> str:
-    """A time in seconds, minutes or hours."""
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
-
-
-def sentence(text: str) -> str:
-    """Text with a capital and a full stop."""
-    return prose(text[:1].upper() + text[1:] + ("" if text.endswith((".", "!", "?")) else "."))
-
-
 def prose(text: str) -> str:
     """Text with EOT¹ as it is spoken of, and no line break between a number and what belongs to it."""
     for breakable in (" %", " = ", " < ", " ± "):
@@ -287,19 +237,29 @@ def prose(text: str) -> str:
     return text.replace("EOT^1", "EOT¹")
 
 
-GLOSSARY = {
-    "MRL": "mean resultant length, the length of the mean of unit gradients: 1 where all draws push the same way, near "
-    "0 where they cancel.",
-    "κ": "kappa, the concentration of the von Mises-Fisher law fitted to gradient directions: large where they agree.",
-    "deciding": "comparisons by which the item fails.",
-    "telling": "comparisons that say something, but only warn.",
-}
+def number(value: float) -> str:
+    """Three digits, without powers of ten; 0 for what is only rounding."""
+    return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-def terms(text: str) -> list[tuple[str, str]]:
-    """The words of the glossary that occur in a text, with what they mean."""
-    return [(word, meaning) for word, meaning in GLOSSARY.items() if re.search(rf"(?<!\w){word}", text)]
+# Templates
+
+_FILTERS = (prose, legible, percent, bound, listed, number)
+_PAGES = jinja2.Environment(
+    loader=jinja2.PackageLoader("graddiv", "report"), undefined=jinja2.StrictUndefined, autoescape=True,
+    trim_blocks=True, lstrip_blocks=True,
+)  # fmt: skip
+_PAGES.filters |= {f.__name__: f for f in _FILTERS}
+_PAGES.globals |= {"titles": titles, "version": __version__}
+_CAPTIONS = _PAGES.overlay(autoescape=False, trim_blocks=False)
 
 
-_FILTERS = (prose, sentence, legible, count, duration, terms, percent, bound, signed, p_value)
-FILTERS = {f.__name__: f for f in _FILTERS}  #: of templates
+def fill(template: str, **content: Any) -> str:
+    """The page that a template of this package makes of its content."""
+    return _PAGES.get_template(template).render(**content)
+
+
+def caption(name: str, *content: Any, **more: Any) -> str:
+    """What the macro of this name in captions.jinja says, in one line."""
+    macro = getattr(_CAPTIONS.get_template("captions.jinja").module, name.replace("-", "_"))
+    return re.sub(r"\s+", " ", macro(*content, **more)).strip()

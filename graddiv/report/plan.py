@@ -1,8 +1,7 @@
 """A plan is data: which records every table and figure of a report is made of.
 
-It is made before anything is drawn, stored as plan.json beside the report, and a report is drawn from exactly the
-records it names: other files in the same directories change nothing.  An archive is a plan with its runs in one file,
-small enough to be kept in a repository: without images and optimizers, in half precision.
+It is stored as plan.json beside the report, which is drawn from exactly the records it names.  An archive is a plan
+with its runs in one file, small enough for a repository: without images and optimizers, in half precision.
 """
 
 import hashlib
@@ -15,12 +14,12 @@ from functools import cache
 from pathlib import Path
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import Record
-from graddiv.report.comparison import Comparison, NothingPublished, Published, load_run
+from graddiv.report.comparison import Comparison, NothingPublished, Published, load_run, validated
 from graddiv.runs import CHECKLIST, Run
 
 PLAN = "plan.json"
@@ -64,26 +63,22 @@ class Plan(_Part):
     def save(self, directory: Path) -> None:
         """Write it beside the report, with the paths of its runs as seen from there."""
         base = directory.resolve()
-        plan = self._with_paths(lambda run: os.path.relpath(Path(run.path).resolve(), base))
+        plan = self._with_paths(lambda name, run: os.path.relpath(Path(run.path).resolve(), base))
         store.write_json(directory / PLAN, plan.model_dump(mode="json"))
 
     @classmethod
     def load(cls, directory: Path) -> "Plan":
         """Read the plan of a report, and unpack its runs; their paths are then as seen from here."""
         path = directory / PLAN
-        values = store.read_json(path)
-        if values.get("format") != FORMAT:
-            raise GradDivError(f"{path} has format {values.get('format')!r}, expected {FORMAT}")
-        try:
-            plan = cls.model_validate(values)
-        except ValidationError as error:
-            first = error.errors()[0]
-            raise GradDivError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        found = store.read_json(path).get("format")
+        if found != FORMAT:
+            raise GradDivError(f"{path} has format {found!r}, expected {FORMAT}")
+        plan = validated(cls, path)
         _unpack(directory)
-        return plan._with_paths(lambda run: str(directory / run.path))
+        return plan._with_paths(lambda name, run: directory / run.path)
 
-    def _with_paths(self, path: Callable[[PlannedRun], str]) -> "Plan":
-        runs = {name: run.model_copy(update={"path": path(run)}) for name, run in self.runs.items()}
+    def _with_paths(self, path: Callable[[str, PlannedRun], str | Path]) -> "Plan":
+        runs = {name: run.model_copy(update={"path": str(path(name, run))}) for name, run in self.runs.items()}
         return self.model_copy(update={"runs": runs})
 
 
@@ -94,36 +89,29 @@ class PlanReader:
         self.plan, self.published = plan, published
         self._read = cache(Record.load)
 
-    def comparison(self, item: PlannedItem) -> Comparison:
-        """The runs and records of one table or figure."""
-        return self._compared(item.records)
+    def comparison(self, *items: PlannedItem) -> Comparison:
+        """The runs and records of one table or figure, or of several."""
+        named: dict[str, dict[str, None]] = {}
+        for item in items:
+            for run, files in item.records.items():
+                named.setdefault(run, {}).update(dict.fromkeys(files))
+        unknown = [run for run in named if run not in self.plan.runs]
+        if unknown:
+            raise GradDivError(f"the plan names records of the run {unknown[0]!r}, which is none of its runs")
+        runs = [(self.plan.runs[name], list(files)) for name, files in named.items()]
+        found = [load_run(Path(run.path), run.title, files, self._read) for run, files in runs]
+        return Comparison(tuple(found), self.plan.scale, self.published)
 
     def everything(self) -> Comparison:
         """All runs with all records that the plan names."""
-        named: dict[str, dict[str, None]] = {name: {} for name in self.plan.runs}
-        for item in self.plan.items:
-            for run, files in item.records.items():
-                named[run].update(dict.fromkeys(files))
-        return self._compared({run: tuple(files) for run, files in named.items()})
-
-    def _compared(self, records: dict[str, tuple[str, ...]]) -> Comparison:
-        unknown = [run for run in records if run not in self.plan.runs]
-        if unknown:
-            raise GradDivError(f"the plan names records of the run {unknown[0]!r}, which is none of its runs")
-        runs = [
-            load_run(Path(self.plan.runs[name].path), self.plan.runs[name].title, files, self._read)
-            for name, files in records.items()
-        ]
-        return Comparison(tuple(runs), self.plan.scale, self.published)
+        runs = PlannedItem(name="", renderer="", records=dict.fromkeys(self.plan.runs, ()))
+        return self.comparison(runs, *self.plan.items)
 
 
 def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = True) -> Plan:
-    """Copy the runs of a plan below a directory, and pack them: logs, the records it names, the trained networks.
+    """Copy the runs of a plan below a directory, and pack them; returns the plan of the copies.
 
-    networks: False leaves them out, where many of them would be too much for a repository; or the runs whose are kept.
-
-    Adversarial images are left out of records, and parameters are kept in half precision: both can be made again from
-    the recipe, and no table or figure but the close-ups needs them.  Returns the plan of the copies.
+    networks: whether the trained networks are kept, or the runs whose are.
     """
     written = list[Path]()
     for key, run in plan.runs.items():
@@ -131,15 +119,11 @@ def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = T
         network = networks if isinstance(networks, bool) else key in networks
         written += copy_run(Run(Path(run.path)), Run(directory / RUNS / key), sorted(names), network=network)
     _pack(directory, written)
-    runs = {key: run.model_copy(update={"path": str(directory / RUNS / key)}) for key, run in plan.runs.items()}
-    return plan.model_copy(update={"runs": runs})
+    return plan._with_paths(lambda name, run: directory / RUNS / name)
 
 
 def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> list[Path]:
-    """Copy a finished run without its optimizer, in half precision, with these of its records and without images.
-
-    Returns the files that were written.
-    """
+    """Copy a finished run without its optimizer, in half precision, with these records but no images; returns files."""
     written = [_copy_record(source.records / name, target.records / name) for name in records]
     if network and source.last_checkpoint.exists():
         written += _copy_network(source, target)

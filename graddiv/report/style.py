@@ -1,14 +1,13 @@
 """How figures look, and the sheet that they are drawn on: looks that the color-blind and gray print tell apart."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 
-from graddiv.report.comparison import Comparison, ReportRun, titles
+from graddiv.report.comparison import ReportRun, titles
 from graddiv.report.output import Figure
 
 ONE_COLUMN, TWO_COLUMNS = 3.5, 7.16  #: widths in inches of the paper's columns
@@ -70,9 +69,9 @@ def looks(methods: Sequence[str]) -> list[Look]:
     return found
 
 
-def looks_of(runs: Sequence[ReportRun]) -> dict[Path, Look]:
+def looks_of(runs: Sequence[ReportRun]) -> dict[ReportRun, Look]:
     """How each run is drawn."""
-    return dict(zip([run.path for run in runs], looks([run.method for run in runs]), strict=True))
+    return dict(zip(runs, looks([run.method for run in runs]), strict=True))
 
 
 LONG = 45  #: letters of a label beside which there is no room for another
@@ -90,13 +89,13 @@ class Sheet:
 
     def entry(self, look: Look, label: str, **options: Any) -> None:
         """Add an entry to the legend."""
-        self.handles.append(handle(look, label, **options))
+        self.handles.append(Line2D([], [], label=label, **look.line | options))
 
-    def legend(self, runs: Sequence[ReportRun]) -> dict[Path, Look]:
+    def legend(self, runs: Sequence[ReportRun]) -> dict[ReportRun, Look]:
         """Add an entry for each run; returns how they are drawn."""
         look_of = looks_of(runs)
-        for run, title in zip(runs, titles(runs), strict=True):
-            self.entry(look_of[run.path], title)
+        for run, title in titles(runs).items():
+            self.entry(look_of[run], title)
         return look_of
 
     def done(self, caption: str, most: int = 2, **about: Any) -> Figure:
@@ -112,11 +111,6 @@ class Sheet:
         return Figure(figure=self.figure, rows=tuple(self.rows), caption=caption, **about)
 
 
-def handle(look: Look, label: str, **options: Any) -> Line2D:
-    """An entry of a legend."""
-    return Line2D([], [], label=label, **look.line | options)
-
-
 def plot(axes: Axes, look: Look, x: Any, y: Any, low: Any = None, high: Any = None, **options: Any) -> None:
     """Draw a line in its look, over a band where there are bounds."""
     axes.plot(x, y, **look.line | options)
@@ -124,34 +118,13 @@ def plot(axes: Axes, look: Look, x: Any, y: Any, low: Any = None, high: Any = No
         axes.fill_between(x, low, high, color=look.colour, alpha=0.13, linewidth=0)
 
 
+def log_ticks(axes: Axes, counts: Sequence[int]) -> None:
+    """A logarithmic axis with ticks at these counts alone."""
+    axes.set_xscale("log")
+    axes.set_xticks(counts, [str(count) for count in counts])
+    axes.minorticks_off()
+
+
 def percents(axes: Axes, label: str, what: str = ACCURACY) -> None:
     """Accuracy upwards, from 0 to 100 %."""
     axes.set(xlabel=label, ylabel=what, ylim=(-2, 102))
-
-
-# Words of captions
-
-
-def number(value: float) -> str:
-    """Three digits, without powers of ten; 0 for what is only rounding."""
-    return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
-
-
-def change(before: float, after: float) -> str:
-    """How a number goes from one run to another, in words that hold either way."""
-    verb = "falls" if after < before else "rises" if after > before else "stays"
-    return f"{verb} from {number(before)} to {number(after)}"
-
-
-def pair(comparison: Comparison) -> tuple[ReportRun, ReportRun] | None:
-    """A run without GradDiv and one with it, of the same method otherwise: what captions compare."""
-    for plain in comparison.runs:
-        for regularized in comparison.runs:
-            if plain.lam == 0 < regularized.lam and regularized.method.split("+")[0] == plain.method.split("+")[0]:
-                return plain, regularized
-    return None
-
-
-def scale(comparison: Comparison, *settings: str) -> str:
-    """The sentence that ends each caption: at which scale and settings ours were obtained."""
-    return f"Ours: {', '.join([f'recipe scale {comparison.scale}', comparison.data, *settings])}."

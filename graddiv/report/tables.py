@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -12,20 +12,19 @@ from graddiv.errors import GradDivError
 from graddiv.recipes import title
 from graddiv.records import PAPER_ROWS, PAPERS_TOTAL, GradientNoiseRecord, Row, Summary
 from graddiv.report.comparison import Comparison, PublishedValue, ReportRun, curves, is_eot, titles
-from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Found, Table, bound, draws
+from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Found, Table, bound, caption, draws
 
 Value = TypeVar("Value")
 
 LABELS = ("clean", *(f"{mode}{attack}" for mode in records.MODE_PREFIXES for attack in records.PAPER_ATTACKS))
 NUMBERS = ("mean", "std", "repeats", "low", "high")
 COMMENTED = " †: the row is a comment in the paper's source and was not printed."
-DRAWS = "Mean ± std is over draws: every repeat is judged by two ensembles."
 
 
 @draws("attack-table", by="attack RUN")
 def attack_table(comparison: Comparison) -> Table | None:
     """Clean accuracy, every attack and the Totals, at the one bound that the records are of."""
-    attacked = [r for run in comparison.runs for r in run.attacks if not r.is_clean]
+    attacked = comparison.attacks
     if not attacked:
         return None
     epsilon = the_only("epsilon", (r.epsilon for r in attacked))
@@ -33,10 +32,10 @@ def attack_table(comparison: Comparison) -> Table | None:
     n = the_only("n", ns) if ns else None
     found = [pooled_rows(group) for group in comparison.groups]
     labels = _labels(comparison, epsilon, n, found)
-    decides = [_lowest(rows) for rows in found]
+    deciding = {group[0].title: _lowest(rows) for group, rows in zip(comparison.groups, found, strict=True)}
     columns, marked, highlighted = ["attack"], set(), set()
     body, numbers = [[label] for label in labels], []
-    for (run, *_), ours, deciding in zip(comparison.groups, found, decides, strict=True):
+    for (run, *_), ours in zip(comparison.groups, found, strict=True):
         theirs = [_papers(comparison, run, label, epsilon, n) for label in labels]
         for i, (label, paper) in enumerate(zip(labels, theirs, strict=True)):
             row = ours.get(label)
@@ -46,7 +45,7 @@ def attack_table(comparison: Comparison) -> Table | None:
             per_draw = "" if row is None or row.per_draw is None else row.per_draw
             papers = ("", "") if paper is None else (paper.mean / 100, "" if paper.std is None else paper.std / 100)
             numbers.append((label, run.method, run.lam, *_numbers(row and row.accuracy), per_draw, *papers))
-        highlighted |= {(i, len(columns)) for i, label in enumerate(labels) if label == deciding}
+        highlighted |= {(i, len(columns)) for i, label in enumerate(labels) if label == deciding[run.title]}
         columns.append(run.title)
         if any(theirs):
             marked.add(len(columns))
@@ -56,7 +55,7 @@ def attack_table(comparison: Comparison) -> Table | None:
         title=f"Accuracy (%) under attack, {comparison.data_title}, ε = {bound(epsilon)}",
         columns=tuple(columns),
         rows=tuple(tuple(row) for row in body),
-        caption=_attack_caption(comparison, labels, decides, bool(marked))
+        caption=_attack_caption(comparison, deciding, n, PAPERS_TOTAL if PAPERS_TOTAL in labels else "", marked)
         + (COMMENTED if any("†" in cell for row in body for cell in row) else ""),
         published=frozenset(marked),
         highlighted=frozenset(highlighted),
@@ -89,26 +88,14 @@ def _lowest(rows: dict[str, Row]) -> str | None:
     return min(attacks, key=lambda label: attacks[label]) if len(set(attacks.values())) > 1 else None
 
 
-def _attack_caption(comparison: Comparison, labels: Sequence[str], decides: Sequence[str | None], papers: bool) -> str:
+def _attack_caption(comparison: Comparison, deciding: Mapping[str, str | None], *words: object) -> str:
+    """How the records were made, which attack decides, and how many attacks the paper's Total is over."""
     found = [r for run in comparison.runs for r in run.attacks]
-    ns = {r.n for r in found if r.mode == "eot"}
-    examples, repeats = {r.examples for r in found}, Counter((r.target, r.label) for r in found)
+    examples, repeats = {r.examples for r in found}, set(Counter((r.target, r.label) for r in found).values())
     iterations = {r.attack["name"]: r.m for r in found if r.attack and r.m > 1}
-    deciding = [f"{a} for {of[0].title}" for of, a in zip(comparison.groups, decides, strict=True) if a]
-    sentences = [
-        f"Ours: {scale_of_ours(comparison, examples, set(repeats.values()))}"
-        + (f", EOT over n = {_range(ns)} models" if ns else "")
-        + (f"; iterations m: {', '.join(f'{name} {m}' for name, m in iterations.items())}" if iterations else "")
-        + f". {DRAWS}  In parentheses the 95 % interval from the choice of examples and from the draws."
-    ]
-    if deciding:
-        sentences.append(f"Bold: the attack that decides the Total of its column, which is {', '.join(deciding)}.")
-    if PAPERS_TOTAL in labels:
-        run = [(sum(a in {r.label for r in of[0].attacks} for a in PAPER_ROWS), of[0]) for of in comparison.groups]
-        counts = ", ".join(f"{k} for {of.title}" for k, of in run)
-        paper = f"{PAPERS_TOTAL} is over those of the paper's {len(PAPER_ROWS)} attacks that were run"
-        sentences.append(f"{paper}: {counts}.")
-    return " ".join([*sentences, *_italics(comparison, papers)])
+    counts = {of[0].title: len({r.label for r in of[0].attacks} & {*PAPER_ROWS}) for of in comparison.groups}
+    named = {title: attack for title, attack in deciding.items() if attack}
+    return caption("attack-table", comparison, examples, repeats, iterations, named, counts, len(PAPER_ROWS), *words)
 
 
 # Against epsilon
@@ -147,7 +134,9 @@ def swept_lines(comparison: Comparison, papers_alone: bool) -> list[Line]:
             run, points = group[0], ours.get(group[0].title, {})
             theirs = dict(comparison.published(run).curve(run.method, f"EOT-{attack}", n))
             if points or (theirs and papers_alone):
-                clean, name = comparison.clean(run), papers_title(comparison, run)
+                clean, name = comparison.clean(run), title(run.method)
+                if len(comparison.training_epsilons) > 1 and run.epsilon is not None:
+                    name += f", for training at {run.epsilon:.4g}"
                 trainings = sum(any(not r.is_clean for r in each.attacks) for each in group)
                 points = points if clean is None else {0.0: clean, **points}
                 tells = name if theirs and name not in told else ""
@@ -163,13 +152,10 @@ def _with_n(comparison: Comparison, attack: str, n: int | None) -> Comparison:
 
 
 def _ns(comparison: Comparison, attack: str) -> list[int | None]:
-    """Numbers of models of an attack; None for deterministic networks, which come first.
-
-    The paper gives one row of EOT-FGSM and no n: the largest of ours stands beside it.
-    """
+    """Numbers of models of an attack; None for deterministic networks, which come first."""
     labels = (f"EOT-{attack}", f"EOT^1-{attack}")
     ours = sorted({r.n for run in comparison.runs if run.random for r in run.attacks if r.label in labels})
-    return [None, *(ours if attack != "FGSM" else ours[-1:])]
+    return [None, *(ours if attack != "FGSM" else ours[-1:])]  # beside the paper's one row, which names no n
 
 
 @draws("accuracy-table", "Accuracy (%) against the perturbation bound ε, {data}", by=SWEPT)
@@ -194,32 +180,30 @@ def accuracy_table(comparison: Comparison) -> Table | None:
                 papers = line.papers[epsilon] / 100 if epsilon in line.papers else ""
                 values = (*_numbers(line.ours.get(epsilon)), papers)
                 numbers.append((name, line.n or "", run.method, run.title, epsilon, *values))
+    shown = [summary for line in lines for summary in line.ours.values()]
+    examples, repeats = {line.fixed["examples"] for line in lines}, {summary.repeats for summary in shown}
+    widest = max((summary.interval.high - summary.interval.low) / 2 for summary in shown)
     return Table(
         name="accuracy-epsilon-table",
         columns=("attack", "n", "method", "whose", "clean", *(f"ε = {epsilon:.4g}" for epsilon in epsilons[1:])),
         rows=tuple(body),
-        caption=_accuracy_caption(comparison, lines, bool(marked)),
+        caption=caption("accuracy-table", comparison, examples, repeats, widest, _iterations(lines), bool(marked)),
         published_rows=frozenset(marked),
         number_columns=("attack", "n", "method", "title", "epsilon", *NUMBERS, "paper_mean"),
         numbers=tuple(numbers),
     )
 
 
-def _accuracy_caption(comparison: Comparison, lines: Sequence[Line], papers: bool) -> str:
-    shown = [summary for line in lines for summary in line.ours.values()]
-    widest = max(100 * (summary.interval.high - summary.interval.low) / 2 for summary in shown)
+def _iterations(lines: Sequence[Line]) -> list[str]:
+    """The iterations of each attack, and where they differ the n that they are of."""
     of_attack: dict[str, dict[int, set[str]]] = {}
     for line in lines:
         of_attack.setdefault(line.attack, {}).setdefault(line.fixed["m"], set()).add(f"n = {line.n}")
-    iterations = ", ".join(
+    return [
         f"{attack} {m}" + (f" where {' or '.join(sorted(ns))}" if len(by_m) > 1 else "")
         for attack, by_m in of_attack.items()
         for m, ns in by_m.items()
-    )
-    ours = scale_of_ours(comparison, {line.fixed["examples"] for line in lines}, {s.repeats for s in shown})
-    interval = f"from the choice of examples and from the draws reaches up to {widest:.1f} points to either side."
-    told = f"Ours: {ours}; iterations m: {iterations}. {DRAWS}  The 95 % interval {interval}"
-    return " ".join([told, *_italics(comparison, papers)])
+    ]
 
 
 @draws("accuracy-summary", "Accuracy (%) under attack, {data}", by=SWEPT)
@@ -241,12 +225,10 @@ def accuracy_summary(comparison: Comparison) -> Table | None:
         if line.papers_title:
             marked.add(len(rows))
             rows.append((name, f"{line.papers_title}, the paper's", NOT_APPLICABLE, *line.texts(epsilons)))
-    examples = " or ".join(map(str, sorted({line.fixed["examples"] for line in lines})))
     return Table(
         columns=("attack", "method", "trainings", "clean", *(f"ε = {epsilon:.4g}" for epsilon in epsilons[1:])),
         rows=tuple(rows),
-        caption=f"Means over trainings ± their standard deviation. Ours: recipe scale {comparison.scale}, {examples} "
-        f"test examples. {' '.join(_italics(comparison, True))}",
+        caption=caption("accuracy-summary", comparison, sorted({line.fixed["examples"] for line in lines})),
         published_rows=frozenset(marked),
     )
 
@@ -257,52 +239,36 @@ def accuracy_summary(comparison: Comparison) -> Table | None:
 @draws("checklist", "Signs of gradients that hide, {data}", "behaviour, method, verdict, evidence")
 def checklist_table(comparison: Comparison) -> Table | None:
     """The behaviors of obfuscated gradients: for each run the verdict and the numbers behind it."""
-    found = {run.path: {item["name"]: item for item in run.checklist} for run in comparison.runs}
-    rows: list[tuple[str, ...]] = []
-    for name in dict.fromkeys(name for items in found.values() for name in items):
-        for run, shown in zip(comparison.runs, titles(comparison.runs), strict=True):
-            item = found[run.path].get(name, {"verdict": NOT_RUN, "sentence": ""})
-            rows.append((name, shown, str(item["verdict"]), str(item["sentence"])))
+    names, rows = titles(comparison.runs), []
+    for name, items in comparison.checklist.items():
+        for run, item in items.items():
+            rows.append((name, names[run], *((item.verdict, item.sentence) if item else (NOT_RUN, ""))))
     if not rows:
         return None
-    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(row[2] for row in rows).items())
-    papers = comparison.said("checklist", [(run, run.checklist_epsilon) for run in comparison.runs if run.checklist])
+    said = comparison.said("checklist", [(run, run.checklist_epsilon) for run in comparison.runs if run.checklist])
     return Table(
         rows=tuple(rows),
-        caption=f"{verdicts}. Ours: recipe scale {comparison.scale}, {comparison.data}.{papers}",
+        caption=caption("checklist", comparison, Counter(row[2] for row in rows), said),
         highlighted=frozenset((i, 2) for i, row in enumerate(rows) if row[2] == "fail"),
     )
 
 
 ENOUGH = 0.9  #: a cosine to the true gradient that an adversary may be content with
-
-
 NOISE = "method, where, ρ, |μ|, tr Cov, q, cosine predicted, cosine measured, draws for 0.9"
 
 
 @draws("gradient-noise", "What an adversary sees of the gradient, {data}", NOISE, GradientNoiseRecord)
 def gradient_noise_table(comparison: Comparison, found: Found[GradientNoiseRecord]) -> Table:
     """How noisy the gradients are that an adversary sees, at x0 and where it is going, and what that predicts."""
-    rows = []
-    for name, (_, record) in zip(titles([run for run, _ in found]), found, strict=True):
+    rows, names = [], titles([run for run, _ in found])
+    for run, record in found:
         measures = (record.rho, record.mean_length, record.trace, record.q, record.predicted, record.measured)
         for i, place in enumerate(("clean x", "attacked x")):
             medians = [float(np.median(values[:, i])) for values in measures]
             draws_needed = math.ceil(ENOUGH**2 / (1 - ENOUGH**2) / max(medians[3], 1e-9))
-            rows.append((name, place, *(f"{value:.2f}" for value in medians), str(draws_needed)))
+            rows.append((names[run], place, *(f"{value:.2f}" for value in medians), str(draws_needed)))
     n = " or ".join(map(str, sorted({record.n for _, record in found})))
-    return Table(
-        rows=tuple(rows),
-        caption="Gradients g of the margin over sample models, medians over examples, at the clean x and where ten "
-        "steps of an attack lead. ρ says how far the directions of gradients agree: it is the mean resultant length of "
-        "g/|g|, debiased, 1 if all point one way and 0 if they point anywhere. |μ| is the length of the mean gradient "
-        "μ = E g, which is what an adversary is after. tr Cov is the variance of g around μ, which is what is in its "
-        "way. q = |μ|²/tr Cov says how much of a gradient is signal: the noise of a mean of n gradients is n times "
-        f"smaller. Cosine measured is that of two independent means of {n} gradients, near 1 where so many suffice. "
-        f"Cosine predicted is what q alone says of it, 1/(1 + 1/({n} q)). Draws for {ENOUGH} is the number of "
-        f"gradients whose mean has a cosine of {ENOUGH} to μ, by the median q. "
-        f"Ours: recipe scale {comparison.scale}, {comparison.data}.",
-    )
+    return Table(rows=tuple(rows), caption=caption("gradient-noise", comparison, n, ENOUGH))
 
 
 # What tables share
@@ -316,34 +282,12 @@ def pooled_rows(group: Sequence[ReportRun]) -> dict[str, Row]:
     return {label: of_runs[0][label]._replace(accuracy=accuracy) for label, accuracy in pooled.items()}
 
 
-def papers_title(comparison: Comparison, run: ReportRun) -> str:
-    """What the paper's values for a run are called; with the radius of our training, where there are several."""
-    several = len(comparison.training_epsilons) > 1 and run.epsilon is not None
-    return f"{title(run.method)}, for training at {run.epsilon:.4g}" if several else title(run.method)
-
-
 def the_only(name: str, values: Iterable[Value]) -> Value:
     """The value that all records share."""
     found = sorted(set(values))  # type: ignore[type-var]
     if len(found) != 1:
         raise GradDivError(f"the records have {name} = {', '.join(map(str, found))}, expected one value of all of them")
     return found[0]
-
-
-def scale_of_ours(comparison: Comparison, examples: set[int], repeats: set[int]) -> str:
-    """How our numbers were obtained: "recipe scale demo, 100 test examples, 2 repeats"."""
-    split = " or ".join(sorted({str(r.data.split) for run in comparison.runs for r in run.attacks}))
-    plural = "" if repeats == {1} else "s"
-    return f"recipe scale {comparison.scale}, {_range(examples)} {split} examples, {_range(repeats)} repeat{plural}"
-
-
-def _range(values: set[int]) -> str:
-    low, high = min(values, default=0), max(values, default=0)
-    return f"{low}" if low == high else f"{low} to {high}"
-
-
-def _italics(comparison: Comparison, papers: bool) -> list[str]:
-    return [f"In italics: the paper's values, at its own scale.{comparison.origin()}"] if papers else []
 
 
 def _cell(value: Summary, interval: bool = True) -> str:

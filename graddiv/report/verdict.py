@@ -1,16 +1,16 @@
 """What GradDiv changed between two runs, both judged on the same examples; verdict.html.jinja says it in words."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 
 from graddiv import records
-from graddiv.records import AttackRecord, ConcentrationRecord, DataIdentity, Flips, Interval
+from graddiv.records import AttackRecord, ConcentrationRecord, Flips
 from graddiv.report.closeups import Grid
-from graddiv.report.comparison import ReportRun, is_eot
+from graddiv.report.comparison import Comparison, ReportRun, is_eot
 
 SIGNIFICANT = 0.05
 
@@ -50,33 +50,6 @@ class Verdict(NamedTuple):
     lower: tuple[int, int, float] | None  #: On how many examples it is lower, of how many, and p; None: from the log.
 
 
-class Crossing(NamedTuple):
-    """What GradDiv changes under EOT-PGD at the radius of training, and beyond it where it changes most."""
-
-    titles: tuple[str, str]
-    trainings: int  #: Trainings of each method; 0 if the two methods differ in their number.
-    trained_at: float
-    far: float
-    pairs: Mapping[float, Paired]  #: Comparisons by radius, from that of training on.
-
-
-class Sample(NamedTuple):
-    """How many examples and repeats the attacks of a page have, and how sure that makes an accuracy of 50 %."""
-
-    examples: int
-    repeats: int
-    interval: Interval
-
-
-def sample(grid: Grid | None) -> Sample | None:
-    """What stands behind the accuracies of a grid."""
-    attacked = [r for run in grid.comparison.runs for r in run.attacks if not r.is_clean] if grid else []
-    if not attacked:
-        return None
-    examples = attacked[0].examples
-    return Sample(examples, len({r.repeat for r in attacked}), records.wilson(examples / 2, examples))
-
-
 def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
     """Compare two runs by the attacks of a grid, on clean images, and by the concentration of their gradients."""
     labels, runs = grid.labels(baseline, graddiv), (baseline, graddiv)
@@ -101,50 +74,46 @@ def _rho(run: ReportRun, measured: ConcentrationRecord | None) -> float | None:
     return None if logged is None else math.sqrt(max(0.0, logged))
 
 
-def crossing(baseline: Sequence[ReportRun], graddiv: Sequence[ReportRun], trained_at: float) -> Crossing | None:
-    """Compare two methods, each the mean of its trainings, along their curves of EOT-PGD over epsilon.
-
-    None where they do not reach beyond the radius of training.
-    """
-    radii = sorted(set.intersection(*({r.epsilon for r in _eot_pgd(run)} for run in (*baseline, *graddiv))))
+def crossing(curve: Comparison) -> dict[str, Any] | None:
+    """What GradDiv changes under EOT-PGD at the radius of training and beyond it: of the first pair, over trainings."""
+    if curve.pair is None:
+        return None
+    trained_at, other = (run.epsilon for run in curve.pair)
+    if not trained_at or trained_at != other:
+        return None
+    baseline, graddiv = ([each for each in curve.runs if each.title == run.title] for run in curve.pair)
+    curves = [(run, [r for r in run.attacks if is_eot(run, r, "PGD")]) for run in (*baseline, *graddiv)]
+    found = {run: records.by_value(group, "epsilon") for run, group in curves}
+    radii = sorted(set.intersection(*(set(of_run) for of_run in found.values())))
     beyond = [epsilon for epsilon in radii if epsilon > trained_at * (1 + 1e-9)]
     if trained_at not in radii or not beyond:
         return None
 
     def at(runs: Sequence[ReportRun], epsilon: float) -> Float[np.ndarray, " b"]:
-        found = [r for run in runs for r in _eot_pgd(run) if r.epsilon == epsilon]
-        shares: np.ndarray = np.mean([flags for r in found for flags in (r.correct, r.correct_again)], axis=0)
-        return shares
+        verdicts = [flags for run in runs for r in found[run][epsilon] for flags in (r.correct, r.correct_again)]
+        return np.asarray(np.mean(verdicts, axis=0))
 
     pairs = {epsilon: Paired(at(baseline, epsilon), at(graddiv, epsilon)) for epsilon in (trained_at, *beyond)}
     far = max(beyond, key=lambda epsilon: abs(pairs[epsilon].points))
-    trainings = len(baseline) if len(baseline) == len(graddiv) else 0
-    return Crossing((baseline[0].title, graddiv[0].title), trainings, trained_at, far, pairs)
-
-
-def _eot_pgd(run: ReportRun) -> list[AttackRecord]:
-    return [record for record in run.attacks if is_eot(run, record, "PGD")]
+    trainings = len(baseline) if len(baseline) == len(graddiv) else 0  # told only where both have as many
+    compared = {"titles": [run.title for run in curve.pair], "trainings": trainings, "pairs": pairs}
+    return {**compared, "trained_at": trained_at, "far": far}
 
 
 def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:
     """The cross-fitted Total over these attacks of the examples that both runs were judged on."""
-    first, second = _held(grid, baseline, labels), _held(grid, graddiv, labels)
-    if first is None or second is None or first[0] != second[0]:
+    of_runs = [[r for label in labels for r in grid.of(run, label)] for run in (baseline, graddiv)]
+    first, second = (_held(found, len(labels)) for found in of_runs)
+    if first is None or second is None or first[0].data != second[0].data:
         return None
-    _, a, b = np.intersect1d(first[1], second[1], return_indices=True)
-    return Paired(first[2][a], second[2][b]) if len(a) else None
+    _, a, b = np.intersect1d(first[0].ids, second[0].ids, return_indices=True)
+    return Paired(first[1][a], second[1][b]) if len(a) else None
 
 
-def _held(
-    grid: Grid, run: ReportRun, labels: Sequence[str]
-) -> tuple[DataIdentity, Int64[np.ndarray, " b"], Float[np.ndarray, " b"]] | None:
-    """Data, ids of examples, and the share of verdicts in which each stood up, over repeats that have all attacks."""
-    by_repeat = records.by_value([r for label in labels for r in grid.of(run, label)], "repeat")
-    whole = [group for group in by_repeat.values() if len(group) == len(labels)]
+def _held(found: Sequence[AttackRecord], attacks: int) -> tuple[AttackRecord, Float[np.ndarray, " b"]] | None:
+    """A record, and the share of verdicts for each of its examples, over repeats that have all attacks."""
+    whole = [group for group in records.by_value(found, "repeat").values() if len(group) == attacks]
     if not whole:
         return None
-    verdicts: list[np.ndarray] = []
-    for group in whole:
-        only = group[0]
-        verdicts += records.cross_fitted_total(group) if len(group) > 1 else [only.correct, only.correct_again]
-    return whole[0][0].data, whole[0][0].ids, np.mean(verdicts, axis=0)
+    verdicts = [flags for group in whole for flags in records.cross_fitted_total(group)]
+    return whole[0][0], np.mean(verdicts, axis=0)

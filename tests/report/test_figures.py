@@ -16,7 +16,7 @@ from graddiv.attacks import PGD, StochasticPGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
-from graddiv.report import output, style
+from graddiv.report import style
 from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.figures import training
 from graddiv.report.output import RENDERERS, Figure, csv_text, image, save
@@ -188,11 +188,12 @@ def test_trainings_of_one_method_are_told_apart_by_their_seeds(comparisons: dict
 
 def test_titles_say_in_what_runs_differ(comparisons: dict[str, Comparison]) -> None:
     _, first, second = comparisons["lambda-sensitivity"].runs
-    assert titles([first]) == ["Adv-BNN + GradDiv"]
-    assert titles([first, second]) == ["Adv-BNN + GradDiv, λ = 0.1", "Adv-BNN + GradDiv, λ = 1"]
+    assert list(titles([first]).values()) == ["Adv-BNN + GradDiv"]
+    assert list(titles([first, second]).values()) == ["Adv-BNN + GradDiv, λ = 0.1", "Adv-BNN + GradDiv, λ = 1"]
     again = fake.retrained(first, seed=7)
-    assert titles([first, again]) == ["Adv-BNN + GradDiv, seed 0", "Adv-BNN + GradDiv, seed 7"]
-    assert titles([first, again, second])[1:] == ["Adv-BNN + GradDiv, λ = 0.1, seed 7", "Adv-BNN + GradDiv, λ = 1"]
+    assert list(titles([first, again]).values()) == ["Adv-BNN + GradDiv, seed 0", "Adv-BNN + GradDiv, seed 7"]
+    three = list(titles([first, again, second]).values())
+    assert three[1:] == ["Adv-BNN + GradDiv, λ = 0.1, seed 7", "Adv-BNN + GradDiv, λ = 1"]
 
 
 def test_the_csv_holds_the_dots_and_the_means(drawings: dict[str, Figure], comparisons: dict[str, Comparison]) -> None:
@@ -379,8 +380,9 @@ def test_radii_stand_at_equal_distances_and_the_legend_says_whose(comparisons: d
     assert apart == pytest.approx(np.full(len(apart), apart[0]))
     (legend,) = drawing.figure.legends
     said = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
-    assert isinstance(of_paper := said["Adv-BNN + GradDiv in the paper"], Line2D)
-    assert of_paper.get_color() == style.VERMILLION
+    assert isinstance(of_paper := said["the paper's values, in the method's color"], Line2D)
+    assert of_paper.get_color() == style.GREY
+    assert any(line.get_color() == style.VERMILLION and line.get_markerfacecolor() == "white" for line in axes.lines)
 
 
 def test_a_shared_first_stage_shows_both(comparisons: dict[str, Comparison]) -> None:
@@ -456,12 +458,12 @@ def test_equal_records_give_equal_bytes(tmp_path: Path) -> None:
 @pytest.mark.parametrize("form", ["svg", "pdf", "png"])
 def test_saving_changes_nothing(drawings: dict[str, Figure], form: str) -> None:
     def drawn() -> bytes:
-        output._image.cache_clear()
+        image.cache_clear()
         return image(drawings["transfer"], form)
 
     first = drawn()
     assert drawn() == first
-    assert output._image.cache_info().misses == 1, "it was drawn again"
+    assert image.cache_info().misses == 1, "it was drawn again"
 
 
 def test_a_figure_wanted_twice_is_drawn_once(drawings: dict[str, Figure]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,6 @@ from graddiv.report.closeups import Grid
 from graddiv.report.comparison import Comparison, ReportRun
 from graddiv.report.figures import accuracy, gradients
 from graddiv.report.output import NOT_APPLICABLE, Table, legible
-from graddiv.report.page import Contents
 from graddiv.report.tables import accuracy_table, attack_table
 from tests.report import fake
 
@@ -92,12 +92,14 @@ def grids(of: Comparison) -> dict[tuple[float, int], Grid]:
     return {(epsilon, n): fake.grid(of, epsilon=epsilon, n=n) for epsilon, n in CHOICES}
 
 
-def contents(of: Comparison, figures: bool = False) -> Contents:
+def contents(of: Comparison, figures: bool = False) -> dict[str, Any]:
     """As a plan makes it: five tables of attacks, one of the supplement's, two figures."""
     found = grids(of)
     swept = fake.swept(of, "epsilon")
     drawn, lead = ([gradients.scatter(of)], accuracy.accuracy_epsilon(swept)) if figures else ([], None)
-    return Contents(of, list(found.values()), found[0.2, 10], [accuracy_table(fake.at(of, modes="eot"))], drawn, lead)
+    tables = [accuracy_table(fake.at(of, modes="eot"))]
+    of_attacks = {"comparison": of, "grids": list(found.values()), "default": found[0.2, 10]}
+    return {**of_attacks, "tables": tables, "figures": drawn, "lead": lead}
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +109,7 @@ def grid(comparison: Comparison) -> Grid:
 
 @pytest.fixture(scope="module")
 def html(comparison: Comparison) -> str:
-    return page.text_of(contents(comparison, figures=True))
+    return page.text_of(**contents(comparison, figures=True))
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +148,7 @@ def test_without_scripts_one_choice_is_shown(read: Page) -> None:
 
 
 def test_the_numbers_behind_a_cell(comparison: Comparison, html: str) -> None:
-    chosen = comparison.runs[0].attacked(label="EOT-Square", epsilon=0.3)
+    chosen = [r for r in comparison.runs[0].attacks if (r.label, r.epsilon) == ("EOT-Square", 0.3)]
     found = records.accuracy(chosen)
     low, high = (f"{100 * bound:.1f}" for bound in found.interval)
     tips = [plain(unescape(tip)) for tip in re.findall(r'data-tip="([^"]*)"', html)]
@@ -158,7 +160,7 @@ def test_the_numbers_behind_a_cell(comparison: Comparison, html: str) -> None:
 def test_a_column_of_several_trainings_is_that_of_its_method(comparison: Comparison) -> None:
     pair = comparison.runs
     trainings = comparison.of([run for each in pair for run in (each, fake.retrained(each, seed=1))])
-    html = page.text_of(contents(trainings))
+    html = page.text_of(**contents(trainings))
     rows = re.findall(r"<tr>\s*<th scope=\"row\">EOT-PGD</th>.*?</tr>", html, re.DOTALL)
     rows = [row for row in rows if "data-tip" in row]
     for row in rows:
@@ -184,7 +186,7 @@ def test_odd_names_are_text(comparison: Comparison) -> None:
     first, second = comparison.runs
     named = contents(fake.compared(first, replace(second, title=odd)))
     table = Table(name="odd", title=odd, columns=("a", "<b>"), rows=(("<i>x</i>", "1"),), caption="</table>")
-    html = page.text_of(replace(named, tables=[table]))
+    html = page.text_of(**named | {"tables": [table]})
     assert "<script>alert" not in html
     assert "<i>x" not in html
     assert unescape(html).count(odd) > 5
@@ -196,7 +198,7 @@ def test_odd_names_are_text(comparison: Comparison) -> None:
 def test_runs_that_are_in_no_table_of_attacks_take_no_room_there(comparison: Comparison, tmp_path: Path) -> None:
     shutil.copytree(comparison.runs[0].path, tmp_path / "other")
     other = ReportRun(tmp_path / "other", "Another training")
-    html = page.text_of(replace(contents(comparison), comparison=comparison.of([*comparison.runs, other])))
+    html = page.text_of(**contents(comparison) | {"comparison": comparison.of([*comparison.runs, other])})
     legend = html[html.index('<p class="legend">') :].partition("</p>")[0]
     assert comparison.runs[0].title in legend
     assert other.title not in legend
@@ -205,26 +207,26 @@ def test_runs_that_are_in_no_table_of_attacks_take_no_room_there(comparison: Com
 
 
 @pytest.fixture
-def bare(comparison: Comparison) -> Contents:
+def bare(comparison: Comparison) -> dict[str, Any]:
     run = comparison.runs[0]
-    return Contents(fake.compared(ReportRun(run.path, run.title)), [], None)
+    return {"comparison": fake.compared(ReportRun(run.path, run.title)), "grids": [], "default": None}
 
 
-def test_a_page_of_one_run_without_records(bare: Contents) -> None:
-    read = Page(page.text_of(bare))
+def test_a_page_of_one_run_without_records(bare: dict[str, Any]) -> None:
+    read = Page(page.text_of(**bare))
     assert "There is no verdict on GradDiv: that takes a method without it and with it." in read.text
     assert {"tables", "up-close", "figures", "checklist"}.isdisjoint(read.ids)
 
 
 def test_a_pair_without_a_table_of_attacks_has_no_verdict_and_the_page_says_why(comparison: Comparison) -> None:
-    text = Page(page.text_of(Contents(comparison, [], None))).text
+    text = Page(page.text_of(comparison, [], None)).text
     assert "There is no verdict on GradDiv: that takes a table of attacks, and this report has none." in text
 
 
 @pytest.mark.slow
 def test_deterministic_networks_and_many_runs(tmp_path: Path) -> None:
     many = fake.comparison(tmp_path, ("adv-train", "adv-bnn", "adv-bnn+graddiv"), (0.1, 0.3))
-    read = Page(page.text_of(contents(many)))
+    read = Page(page.text_of(**contents(many)))
     rows = {row[0]: row for row in read.tables["attacks-eps0.2-n10"]}
     assert NOT_APPLICABLE in rows["EOT-PGD"]
     assert read.text.count("test examples of mnist-mini, at ε = 0.2") == 2, "a verdict for each lambda"
@@ -234,8 +236,8 @@ def test_examples_up_close(comparison: Comparison, grid: Grid, html: str) -> Non
     digits = closeups.close_ups(comparison, comparison.runs, [grid], grid, 10**6)
     assert len(digits) == 20
     record = grid.of(comparison.runs[1], "EOT-PGD")[0]
-    [row] = [row for row in digits[4]["galleries"][0]["runs"][1] if row["name"] == "PGD"]
-    shot = row["shots"][2]
+    _, of_runs = digits[4]["galleries"][0]
+    shot = of_runs[1]["PGD"][2]
     assert shot["models"] == record.right[4].sum()
     assert shot["right"] == record.correct[4]
     assert digits[3]["scatter"]
@@ -266,14 +268,14 @@ def test_pictures_are_the_images(channels: int) -> None:
 
 
 def test_a_heavy_figure_becomes_a_picture(
-    comparison: Comparison, bare: Contents, monkeypatch: pytest.MonkeyPatch
+    comparison: Comparison, bare: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with_figure = replace(bare, figures=[gradients.scatter(comparison)])
+    with_figure = bare | {"figures": [gradients.scatter(comparison)]}
     sizes = {"svg": b"s" * (page.HEAVY + 1), "png": b"p" * 10}
     monkeypatch.setattr(page, "image", lambda drawing, form: sizes[form])
-    assert "image/png" in page.text_of(with_figure)
+    assert "image/png" in page.text_of(**with_figure)
     sizes["svg"] = b"s"
-    assert "image/png" not in page.text_of(with_figure)
+    assert "image/png" not in page.text_of(**with_figure)
 
 
 def test_recipe_cost_and_checklist(comparison: Comparison, read: Page) -> None:
@@ -288,7 +290,7 @@ def test_recipe_cost_and_checklist(comparison: Comparison, read: Page) -> None:
 
 @pytest.mark.slow
 def test_equal_records_give_equal_bytes(comparison: Comparison, html: str) -> None:
-    assert page.text_of(contents(comparison, figures=True)) == html
+    assert page.text_of(**contents(comparison, figures=True)) == html
 
 
 def test_values_of_all_kinds_are_legible() -> None:

@@ -12,7 +12,7 @@ from graddiv import records
 from graddiv.records import ConcentrationRecord
 from graddiv.report.closeups import Grid
 from graddiv.report.comparison import Comparison
-from graddiv.report.page import fill
+from graddiv.report.output import fill
 from graddiv.report.tables import attack_table
 from graddiv.report.verdict import Paired, Verdict, crossing, verdict
 from tests.report import fake
@@ -92,17 +92,18 @@ def test_only_shared_examples_are_paired(comparison: Comparison) -> None:
 def test_the_crossing_is_told_by_the_curves(comparison: Comparison) -> None:
     """At the radius of training, 0.2, and beyond it, 0.3: from the records, in points."""
     curve = comparison.only(lambda run, r: (r.label, r.n, r.m) == ("EOT-PGD", 10, 20))
-    said = text("crossing.html.jinja", crossing=crossing(*([run] for run in curve.runs), 0.2))
+    said = text("crossing.html.jinja", crossing=crossing(curve))
     assert said.startswith("At the radius of training GradDiv ")
     assert "; at 1.50 times it, it " in said
     for epsilon, clause in zip((0.2, 0.3), said.partition("Accuracy")[0].split(";"), strict=True):
-        before, after = (records.accuracy(run.attacked(epsilon=epsilon)).mean for run in curve.runs)
+        before, after = (records.accuracy([r for r in run.attacks if r.epsilon == epsilon]).mean for run in curve.runs)
         assert f"{epsilon}: {100 * before:.1f} → {100 * after:.1f} %" in said
         assert f"{abs(100 * (after - before)):.1f} points" in clause
-    assert crossing(*([run] for run in curve.runs), 0.3) is None, "nothing beyond it"
+    farther = curve.of([fake.retrained(run, epsilon=0.3) for run in curve.runs])
+    assert crossing(farther) is None, "nothing beyond it"
     others_too = comparison.only(lambda run, r: r.n == 10 and r.m in (1, 20))
     assert {r.label for r in others_too.runs[0].attacks} > {"EOT-PGD"}
-    others = text("crossing.html.jinja", crossing=crossing(*([run] for run in others_too.runs), 0.2))
+    others = text("crossing.html.jinja", crossing=crossing(others_too))
     assert others == said, "other attacks have no say in it"
-    twice = text("crossing.html.jinja", crossing=crossing(*([run, run] for run in curve.runs), 0.2))
+    twice = text("crossing.html.jinja", crossing=crossing(curve.of([*curve.runs, *curve.runs])))
     assert twice.replace(", means over 2 trainings", "") == said

@@ -1,22 +1,20 @@
 """Accuracy under EOT-PGD: against epsilon, against what the attack spends, against lambda, for each regularizer."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import matplotlib
 import numpy as np
-from jaxtyping import Float
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
-from graddiv.recipes import title as title_of
 from graddiv.records import Summary
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
-from graddiv.report.figures.training import MEASURES, ended, plot_measure, turn_handles
-from graddiv.report.output import Figure, draws, listed
-from graddiv.report.style import Look, Sheet, handle, looks_of, pair, percents, scale
+from graddiv.report.figures.training import MEASURES, last_values, plot_measure, turn_entries
+from graddiv.report.output import Figure, caption, draws, listed
+from graddiv.report.style import Look, Sheet, log_ticks, looks_of, percents
 
 COLUMNS = "method, lam, whose, x, accuracy, low, high"
 EPSILON = r"perturbation bound ε ($\ell_\infty$, pixel range [0, 1])"
@@ -26,7 +24,6 @@ GREY = Look(style.GREY, "o", style.DASHED)  #: of an entry of the legend that st
 #: The paper's curves: thin and dashed, with hollow markers; above ours, whose thicker lines would hide them.
 PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 1.0, "markerfacecolor": "white", "markersize": 3}
 PAPER |= {"alpha": 0.8, "zorder": 2.5}
-PAPERS = handle(GREY, "the paper's values, in the method's color", **PAPER)
 #: The curves of the strong adversary: dotted.
 STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
 #: One of several trainings.
@@ -44,10 +41,7 @@ def in_percent(points: Points) -> list[tuple[Any, float, float, float]]:
 
 
 def plot_ours(axes: Axes, run: ReportRun, look: Look, points: Points, others: Iterable[Any] = ()) -> Rows:
-    """Draw a curve of ours with its band of 95 % intervals, and a dot for each of several trainings.
-
-    others: where other curves of the figure have points; where this one has none in between, it is only hinted at.
-    """
+    """Draw a curve of ours, its 95 % band and its trainings; only hinted at across `others`, points of other curves."""
     rows = in_percent(points)
     dots = [(x, 100 * mean) for x, s in points for mean in s.trainings]
     for dot in dots:
@@ -75,19 +69,13 @@ def plot_other(axes: Axes, run: ReportRun, look: Look, whose: str, points: Seque
     return [(run.method, lam, whose, *point, *[""] * (4 - len(point))) for point in points]
 
 
-def papers_last(rows: Rows) -> Rows:
-    """Ours, then the paper's."""
-    return sorted(rows, key=lambda row: row[2] == "paper")
-
-
-def setting(*found: Curves) -> list[str]:
-    """The settings that all points share; panels say their radius themselves."""
-    letters = {"epsilon": "ε", "n": "n", "m": "m"} if len(found) == 1 else {"n": "n", "m": "m"}
-    shared = []
-    for swept in found:
-        parts = [f"{letter} = {swept.fixed[key]:.4g}" for key, letter in letters.items() if key in swept.fixed]
-        shared.append(", ".join([*parts, f"{swept.fixed['examples']} test examples"]))
-    return list(dict.fromkeys(shared))
+def _papers_last(sheet: Sheet) -> bool:
+    """Put the paper's rows after ours, and them into the legend; whether there are any."""
+    sheet.rows.sort(key=lambda row: row[2] == "paper")
+    papers = any(row[2] == "paper" for row in sheet.rows)
+    if papers:
+        sheet.entry(GREY, "the paper's values, in the method's color", **PAPER)
+    return papers
 
 
 def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float | int = 0.0) -> Points:
@@ -97,13 +85,10 @@ def from_clean(comparison: Comparison, run: ReportRun, points: Points, at: float
 
 
 def against_epsilon(comparison: Comparison, swept: Curves) -> tuple[list[tuple[ReportRun, Points]], list[float]]:
-    """Curves from the accuracy without an attack on, and the radii that they have among them.
-
-    Where all begin at the radius of training, or beyond it, they begin there: nothing was measured on the way from 0.
-    """
+    """Curves from the accuracy without an attack on, and the radii that they have among them."""
     attacked = sorted({x for _, points in swept.of_runs for x, _ in points})
     if len(attacked) > 1 and comparison.training_epsilons and comparison.training_epsilons[-1] <= attacked[0]:
-        return list(swept.of_runs), attacked
+        return list(swept.of_runs), attacked  # nothing was measured between 0 and the radius of training
     found = [(run, from_clean(comparison, run, points)) for run, points in swept.of_runs]
     return found, sorted({x for _, points in found for x, _ in points})
 
@@ -113,16 +98,14 @@ def compared_at(swept: Curves, vary: str) -> str:
     shared = set.intersection(*({x for x, _ in points} for _, points in swept.of_runs))
     if not shared:
         return "No value was run for all methods."
-    x = max(shared)
-    names = titles([run for run, _ in swept.of_runs])
-    found = sorted((dict(points)[x].mean, name) for (_, points), name in zip(swept.of_runs, names, strict=True))
+    x, names = max(shared), titles([run for run, _ in swept.of_runs])
+    found = sorted((dict(points)[x].mean, names[run]) for run, points in swept.of_runs)
     return f"At {vary} = {x:.4g}: {listed([f'{name} {100 * mean:.1f} %' for mean, name in found])}."
 
 
 # Against epsilon
 
 MARGIN = 0.2  #: beside the curves, where the distance of two radii is 1
-FEW = 3  #: curves of the paper's that have a line of the legend each
 PGD = "attack RUN --attacks pgd --modes eot"  #: the command that makes its records
 BOUND = "Accuracy under EOT-PGD against the perturbation bound"
 
@@ -138,59 +121,44 @@ def accuracy_epsilon(comparison: Comparison) -> Figure | None:
     of_runs, radii = against_epsilon(comparison, swept)
     runs = [run for run, _ in of_runs]
     strong = curves(comparison, "epsilon", "SPGD")
-    of_strong = {run.path: points for run, points in strong.of_runs} if strong else {}
-    of_paper: dict[tuple[str, float | None], Line2D | None] = {}
-    look_of = looks_of(runs)
-    for (run, points), title in zip(of_runs, titles(runs), strict=True):
-        look = look_of[run.path]
-        sheet.entry(look, title)
+    of_strong = dict(strong.of_runs) if strong else {}
+    told: set[tuple[str, float | None]] = set()
+    look_of, names = looks_of(runs), titles(runs)
+    for run, points in of_runs:
+        look = look_of[run]
+        sheet.entry(look, names[run])
         sheet.rows += plot_ours(axes, run, look, points, radii)
-        if (run.method, run.epsilon) not in of_paper:  # once, where ours has it in several variants
+        if (run.method, run.epsilon) not in told:  # once, where ours has it in several variants
+            told.add((run.method, run.epsilon))
             n = swept.fixed["n"] if run.random else None
             theirs = [(x, y) for x, y in comparison.published(run).curve(run.method, "EOT-PGD", n) if x >= radii[0]]
             sheet.rows += plot_other(axes, run, look, "paper", theirs)
-            entry = handle(look, f"{title_of(run.method)} in the paper", **PAPER) if theirs else None
-            of_paper[run.method, run.epsilon] = entry
-            sheet.handles += [entry] if entry else []
-        if run.path in of_strong:
-            points = of_strong[run.path]
-            sheet.rows += plot_other(axes, run, look, "strong", in_percent(points))
-            attacked = max(1, *(len(s.trainings) for _, s in points))  # fewer, perhaps, than the method has
+        if run in of_strong:
+            sheet.rows += plot_other(axes, run, look, "strong", in_percent(of_strong[run]))
+            attacked = max(1, *(len(s.trainings) for _, s in of_strong[run]))  # fewer, perhaps, than the method has
             several = f"{attacked} training{'s' if attacked > 1 else ''}"
             sheet.entry(look, f"stronger attack (EOT-SPGD), {several}", **STRONG)
     percents(axes, EPSILON)
     beyond = {x for each in axes.get_lines() for x in np.asarray(each.get_xdata()) if x > 1.01 * radii[-1]}
     _space_evenly(axes, [*radii, *sorted(beyond)], comparison.training_epsilons)
-    papers = [entry for entry in of_paper.values() if entry]
-    trainings = {len(s.trainings) for _, points in of_runs for _, s in points if s.trainings}
+    trainings = sorted({len(s.trainings) for _, points in of_runs for _, s in points if s.trainings})
     if trainings:
         sheet.entry(GREY, "one training", **DOT)
-    if len(papers) > FEW:
-        sheet.handles = [*(each for each in sheet.handles if each not in papers), PAPERS]
-    sheet.rows = papers_last(sheet.rows)
-    notes = ["Bands: 95 % intervals from the choice of test examples and from the draws."]
-    if any(b - a != radii[1] - radii[0] for a, b in pairwise(radii)):
-        notes.append("The radii that were run stand at equal distances.")
-    if any({x for x, _ in points} != set(radii) for _, points in of_runs):
-        notes.append("Sparse dots: across radii that were not run.")
-    if trainings:
-        notes.append(f"Lines: means over {listed(sorted(map(str, trainings)))} trainings, which are the dots.")
-    if strong:
-        notes.append(f"Dotted: EOT-SPGD with n = {strong.fixed['n']}, m = {strong.fixed['m']}.")
-    if papers:
-        notes.append(f"Dashed: the paper's values, at its own scale.{comparison.origin()}")
-    return sheet.done(f"{compared_at(swept, 'ε')} {' '.join(notes)} {scale(comparison, *setting(swept))}")
+    papers = _papers_last(sheet)
+    uneven = any(b - a != radii[1] - radii[0] for a, b in pairwise(radii))
+    sparse = any({x for x, _ in points} != set(radii) for _, points in of_runs)
+    notes = (uneven, sparse, trainings, strong, papers)
+    return sheet.done(caption("accuracy-epsilon", comparison, swept, compared_at(swept, "ε"), *notes))
 
 
 def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float]) -> None:
-    """The radii at equal distances, for most are run where accuracy falls; those of training have lines.
-
-    If there is one radius of training, its multiples stand below the radii.
-    """
-    if len(radii) > 1:
-        rank, radius = _ranks(radii)
-        axes.set_xscale("function", functions=(rank, radius))
-        axes.set_xlim(*radius(np.array([-MARGIN, len(radii) - 1 + MARGIN])))
+    """The radii at equal distances, with lines at those of training; if that is one, its multiples below the radii."""
+    if len(radii) > 1:  # the first radius at 0, the second at 1 and so on, linear in between and just beyond
+        knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
+        ranks = range(-1, len(radii) + 1)
+        there, back = partial(np.interp, xp=knots, fp=ranks), partial(np.interp, xp=ranks, fp=knots)
+        axes.set_xscale("function", functions=(there, back))
+        axes.set_xlim(*np.interp([-MARGIN, len(radii) - 1 + MARGIN], ranks, knots))
     multiples = [""] * len(radii)
     if len(training) == 1:
         multiples = [f"\n×{round(x / training[0], 2):g}" if x else "\nclean" for x in radii]
@@ -198,16 +166,6 @@ def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float])
     axes.set_xticks(radii, [f"{x:.3g}{multiple}" for x, multiple in zip(radii, multiples, strict=True)])
     for epsilon in training:
         axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
-
-
-Map = Callable[[Float[np.ndarray, "..."]], Float[np.ndarray, "..."]]
-
-
-def _ranks(radii: Sequence[float]) -> tuple[Map, Map]:
-    """The first radius to 0, the second to 1 and so on, linear in between and just beyond; and back."""
-    knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
-    ranks = range(-1, len(radii) + 1)
-    return lambda x: np.interp(x, knots, ranks), lambda rank: np.interp(rank, ranks, knots)
 
 
 # Against what an attack spends
@@ -256,11 +214,12 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
     sheet = Sheet(down, across, width, 2.9 if down == 1 else 2.3 * down)
     for spare in sheet.axes[len(found) :]:
         spare.remove()
-    look_of = sheet.legend(list({run.path: run for swept in found for run, _ in swept.of_runs}.values()))
+    radii = [(run, swept.fixed["epsilon"]) for swept in found for run, _ in swept.of_runs]
+    look_of = sheet.legend(list(dict.fromkeys(run for run, _ in radii)))
     for axes, swept in zip(sheet.axes, found, strict=False):
         at, rows = swept.fixed["epsilon"], Rows()
         for run, points in swept.of_runs:
-            look = look_of[run.path]
+            look = look_of[run]
             rows += plot_ours(axes, run, look, from_clean(comparison, run, points, 0) if vary == "m" else points)
             if vary == "n":
                 values = [(n, comparison.published(run).value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
@@ -268,25 +227,16 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
                 rows += plot_other(axes, run, look, "paper", theirs)
         percents(axes, label)
         if vary != "m":
-            counts: list[Any] = sorted({row[3] for row in rows})
-            axes.set_xscale("log")
-            axes.set_xticks(counts, [str(n) for n in counts])
-            axes.minorticks_off()
+            counts: set[Any] = {row[3] for row in rows}
+            log_ticks(axes, sorted(counts))
         if several:
             axes.set_title(f"ε = {at:.4g}")
         sheet.rows += [(*row, at) for row in rows] if several else rows
-    sheet.rows = papers_last(sheet.rows)
-    papers = any(row[2] == "paper" for row in sheet.rows)
-    sheet.handles += [PAPERS] if papers else []
-    seen = [compared_at(swept, vary) for swept in found]
-    if several:
-        seen = [f"ε = {s.fixed['epsilon']:.4g}: {t[0].lower()}{t[1:]}" for s, t in zip(found, seen, strict=True)]
-    zero = " m = 0: without an attack." if vary == "m" else ""
-    dashed = f" Dashed: the paper's values.{comparison.origin()}" if papers else ""
-    radii = [(run, swept.fixed["epsilon"]) for swept in found for run, _ in swept.of_runs]
+    papers = _papers_last(sheet)
+    seen = [(swept, compared_at(swept, vary)) for swept in found]
     said = comparison.said(f"{vary}-sensitivity", radii)
-    caption = f"{' '.join(seen)}{zero}{dashed}{said} {scale(comparison, *setting(*found))}"
-    return sheet.done(caption, columns=(*COLUMNS.split(", "), *(["epsilon"] if several else [])))
+    columns = (*COLUMNS.split(", "), *(["epsilon"] if several else []))
+    return sheet.done(caption("sensitivity", comparison, seen, vary, papers, said), columns=columns)
 
 
 # Against lambda, and for each regularizer
@@ -298,9 +248,8 @@ VARIANTS = ("The regularizers compared", "method, lam, measure, x, value, low, h
 @draws("lambda-sensitivity", *LAMS, by="train RECIPE graddiv.lam=0.1' and 'graddiv " + PGD)
 def lambda_sensitivity(comparison: Comparison) -> Figure | None:
     """Accuracy and concentration against lambda, over runs that differ in it."""
-    compared = pair(comparison)
-    base = (compared[1] if compared else comparison.runs[-1]).method.split("+")[0]
-    runs = sorted((run for run in comparison.runs if run.method.split("+")[0] == base), key=lambda run: run.lam)
+    base = (comparison.pair or comparison.runs)[-1].base
+    runs = sorted((run for run in comparison.runs if run.base == base), key=lambda run: run.lam)
     swept = curves(comparison.of(runs), "epsilon")
     if len({run.lam for run in runs}) < 2 or swept is None:
         return None
@@ -322,21 +271,16 @@ def lambda_sensitivity(comparison: Comparison) -> Figure | None:
     style.plot(right, Look(style.BLACK, "o"), *zip(*rho, strict=True))
     right.set(xlabel=LAMBDA, ylabel="debiased MRL ρ after training", ylim=(0, None))
     sheet.rows += [("rho", "", lam, value, "", "") for lam, value in rho]
-    (first, before), *_, (final, after) = rho
-    last = epsilons[-1]
-    accuracies = [f"{100 * points[last].mean:.1f} % at λ = {run.lam:g}" for run, points in by_lam if last in points]
-    return sheet.done(
-        f"From λ = {first:g} to λ = {final:g} the debiased MRL goes from {before:.2f} to {after:.2f}; accuracy under "
-        f"EOT-PGD at ε = {last:.4g} is {listed(accuracies)}. {scale(comparison, *setting(swept))}",
-        most=len(epsilons),
-    )
+    accuracies = [(run.lam, points[epsilons[-1]].mean) for run, points in by_lam if epsilons[-1] in points]
+    words = caption("lambda-sensitivity", comparison, swept, rho, epsilons[-1], accuracies)
+    return sheet.done(words, most=len(epsilons))
 
 
 @draws("regularizers", *VARIANTS, by="train mnist/adv-bnn+graddiv-dpp' and 'graddiv " + PGD)
 def regularizers(comparison: Comparison) -> Figure | None:
     """The five regularizers: concentration during training, and accuracy under EOT-PGD against epsilon."""
     variants = [run for run in comparison.runs if "+graddiv-" in run.method]
-    bases = {run.method.split("+")[0] for run in variants[:1]}
+    bases = {run.base for run in variants[:1]}
     runs = [run for run in comparison.runs if run.method in bases or run in variants]
     swept = curves(comparison.of(runs), "epsilon")
     if not variants or swept is None:
@@ -347,9 +291,9 @@ def regularizers(comparison: Comparison) -> Figure | None:
         sheet.rows += [(*row, "", "") for row in plot_measure(axes, runs, measure)]
     by_run, radii = against_epsilon(comparison, swept)
     for run, points in by_run:
-        drawn = plot_ours(sheet.axes[-1], run, look_of[run.path], points, radii)
+        drawn = plot_ours(sheet.axes[-1], run, look_of[run], points, radii)
         sheet.rows += [(method, lam, "accuracy", *values) for method, lam, _, *values in drawn]
     percents(sheet.axes[-1], r"perturbation bound ε ($\ell_\infty$)")
-    sheet.handles += turn_handles(runs)
-    said = f"{ended(comparison.of(()), runs, ('R_mean',))} {compared_at(swept, 'ε')}"
-    return sheet.done(f"{said} {scale(comparison, *setting(swept))}", most=3)
+    turn_entries(sheet, runs)
+    last = last_values(runs, ["R_mean"])
+    return sheet.done(caption("regularizers", comparison, swept, last["R_mean"], compared_at(swept, "ε")), most=3)

@@ -12,52 +12,43 @@ from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 from graddiv import records
 from graddiv.report import closeups, style
 from graddiv.report.comparison import Comparison, ReportRun, titles
-from graddiv.report.output import Figure, Found, draws, listed
-from graddiv.report.style import Look, Sheet, change, looks_of, number, pair, scale
+from graddiv.report.output import Figure, Found, caption, draws, listed, number
+from graddiv.report.style import Look, Sheet, looks_of
 
 # Directions at one example
 
-Sampled = list[tuple[str, Look, Float[np.ndarray, "n p"], ReportRun]]
+Sampled = dict[ReportRun, tuple[Look, Float[np.ndarray, "n p"]]]
 
 
 def _sampled(comparison: Comparison, found: Found[records.GradientsRecord]) -> Sampled:
     """The unit gradients at the first test example of one or two runs: without and with GradDiv, or else the first."""
-    compared = pair(comparison.of([run for run, _ in found]))
+    compared = comparison.of([run for run, _ in found]).pair
     chosen = [entry for entry in found if entry[0] in compared] if compared else found[:2]
-    names, look_of = titles([run for run, _ in chosen]), looks_of(comparison.runs)
-    return [
-        (name, look_of[run.path], record.gradients[0].astype(np.float64), run)
-        for name, (run, record) in zip(names, chosen, strict=True)
-    ]
+    look_of = looks_of(comparison.runs)
+    return {run: (look_of[run], record.gradients[0].astype(np.float64)) for run, record in chosen}
 
 
-def _directions(comparison: Comparison, sheet: Sheet, sampled: Sampled, start: str) -> Figure:
-    """The legend and the caption of unit gradients and their means."""
-    lengths, debiased = [], []
-    for name, look, v, _ in sampled:
-        lengths.append(float(np.linalg.norm(v.mean(0))))
-        # sqrt((n rho^2 - 1) / (n - 1)): what the MRL of more and more gradients tends to, not biased by n
-        debiased.append(f"{np.sqrt(max(0.0, (len(v) * lengths[-1] ** 2 - 1) / (len(v) - 1))):.3g}")
-        sheet.entry(look, f"{name}: ρ̂ = {lengths[-1]:.2f}")
-    names, n = [name for name, *_ in sampled], len(sampled[0][2])
-    if len(sampled) == 2:
-        said = f"From {names[0]} to {names[1]} the sample MRL ρ̂, the length of the mean of unit gradients, "
-        said += change(*lengths)
-    else:
-        said = f"The sample MRL ρ̂ of {names[0]}, the length of the mean of its unit gradients, is {lengths[0]:.3g}"
-    papers = comparison.said("scatter", [(run, 0.0) for *_, run in sampled])
-    return sheet.done(
-        f"{start} {said} (debiased {listed(debiased)}). Of orthogonal gradients it would be 1/√n = {n**-0.5:.2f}."
-        f"{papers} {scale(comparison, f'{n} gradients at the first test example')}",
-        most=1,
-    )
+def _directions(comparison: Comparison, sheet: Sheet, sampled: Sampled, basis: np.ndarray, start: str) -> Figure:
+    """Dots for unit gradients and lines for their means, in the coordinates of a basis."""
+    lengths = {run: float(np.linalg.norm(v.mean(0))) for run, (_, v) in sampled.items()}
+    for run, name in titles(list(sampled)).items():
+        look, v = sampled[run]
+        points, mean = v @ basis.T, v.mean(0) @ basis.T
+        dots: Any = sheet.axes[0].scatter
+        dots(*points.T, s=8, color=look.colour, marker=look.marker, alpha=0.6, linewidths=0, zorder=3)
+        sheet.axes[0].plot(*np.stack([0 * mean, mean]).T, color=look.colour, linewidth=2.2)
+        sheet.rows += [(run.method, "gradient", *point) for point in points.tolist()]
+        sheet.rows.append((run.method, "mean", *mean.tolist()))
+        sheet.entry(look, f"{name}: ρ̂ = {lengths[run]:.2f}")
+    n = len(next(iter(sampled.values()))[1])
+    said = comparison.said("scatter", [(run, 0.0) for run in sampled])
+    return sheet.done(caption("directions", comparison, start, lengths, n, said), most=1)
 
 
 @draws("sphere", "Loss gradients of sample models in the unit ball", "method, what, x, y, z", records.GradientsRecord)
 def sphere(comparison: Comparison, found: Found[records.GradientsRecord]) -> Figure:
     """Unit gradients in the space of the two mean gradients and the direction in which they spread most."""
     sampled = _sampled(comparison, found)
-    basis = closeups.space(*(v for _, _, v, _ in sampled))
     sheet = Sheet(1, 1, style.ONE_COLUMN, 3.6, subplot_kw={"projection": "3d"})
     axes = cast(Axes3D, sheet.axes[0])
     turn = np.linspace(0, 2 * np.pi, 121)
@@ -66,44 +57,28 @@ def sphere(comparison: Comparison, found: Found[records.GradientsRecord]) -> Fig
         axes.plot(*(np.cos(latitude) * np.stack([np.cos(turn), np.sin(turn)])), np.sin(latitude), **globe)
     for longitude in np.radians(np.arange(0, 180, 30)):
         axes.plot(np.cos(turn) * np.cos(longitude), np.cos(turn) * np.sin(longitude), np.sin(turn), **globe)
-    for _, look, v, run in sampled:
-        points, mean = closeups.project(v, basis), closeups.project(v.mean(0), basis)
-        axes.scatter(*points.T, color=look.colour, marker=look.marker, s=7, alpha=0.6, linewidths=0, depthshade=False)
-        axes.plot(*np.stack([np.zeros(3), mean]).T, color=look.colour, linewidth=2.2)
-        sheet.rows += [(run.method, "gradient", *point) for point in points.tolist()]
-        sheet.rows.append((run.method, "mean", *mean.tolist()))
     axes.set_box_aspect((1, 1, 1), zoom=1.75)
     axes.view_init(elev=22, azim=-58)
     axes.set_axis_off()
-    start = "Dots: unit gradients; lines: their mean, in the space of the means and of the direction, orthogonal to "
-    return _directions(comparison, sheet, sampled, f"{start}them, in which gradients spread most.")
+    start = "Dots: unit gradients; lines: their means. Third axis: the direction in which gradients spread most."
+    return _directions(comparison, sheet, sampled, closeups.space(*(v for _, v in sampled.values())), start)
 
 
-@draws(
-    "scatter",
-    "Loss gradients of sample models on the plane of their means",
-    "method, what, x, y",
-    records.GradientsRecord,
-)
+PLANE = ("Loss gradients of sample models on the plane of their means", "method, what, x, y")
+
+
+@draws("scatter", *PLANE, records.GradientsRecord)
 def scatter(comparison: Comparison, found: Found[records.GradientsRecord]) -> Figure:
     """Unit gradients on the plane of the two mean gradients, inside the unit circle."""
     sampled = _sampled(comparison, found)
-    means = [v.mean(0) for _, _, v, _ in sampled]
-    basis = closeups.plane(*means) if len(means) == 2 else closeups.space(sampled[0][2])[:2]
+    samples = [v for _, v in sampled.values()]
+    basis = closeups.plane(*(v.mean(0) for v in samples)) if len(samples) == 2 else closeups.space(*samples)[:2]
     sheet = Sheet(1, 1, style.ONE_COLUMN, 3.9)
     (axes,) = sheet.axes
     axes.add_patch(Circle((0, 0), 1, fill=False, edgecolor=style.GREY, linewidth=0.8))
-    for (_, look, v, run), mean in zip(sampled, means, strict=True):
-        points, (x, y) = closeups.project(v, basis), closeups.project(mean, basis).tolist()
-        axes.plot([0, x], [0, y], color=look.colour, linewidth=2.2)
-        axes.scatter(
-            points[:, 0], points[:, 1], s=9, color=look.colour, marker=look.marker, alpha=0.6, linewidths=0, zorder=3
-        )
-        sheet.rows += [(run.method, "gradient", *point) for point in points.tolist()]
-        sheet.rows.append((run.method, "mean", x, y))
     axes.set(aspect="equal", xlim=(-1.05, 1.05), ylim=(-1.05, 1.05), xticks=(-1, 0, 1), yticks=(-1, 0, 1))
-    axes.set(xlabel=f"along the mean gradient of {sampled[0][3].title}", ylabel="orthogonal to it")
-    return _directions(comparison, sheet, sampled, "Dots: unit gradients; lines: their means.")
+    axes.set(xlabel=f"along the mean gradient of {next(iter(sampled)).title}", ylabel="orthogonal to it")
+    return _directions(comparison, sheet, sampled, basis, "Dots: unit gradients; lines: their means.")
 
 
 # Densities over test examples
@@ -127,52 +102,36 @@ def _densities(
     *settings: str,
 ) -> Figure | None:  # fmt: skip
     """A density for each method and its median; `values_of` a record are those of its examples."""
-    of_title: dict[str, list[np.ndarray]] = {}  # trainings of one method together
+    first = {group[0].title: group[0] for group in comparison.groups}
+    drawn: dict[ReportRun, list[np.ndarray]] = {}  # trainings of one method together
     for run, record in found:
         values = values_of(record).astype(np.float64)
-        of_title.setdefault(run.title, []).append(values[np.isfinite(values)])
-    first = [group[0] for group in comparison.groups]
-    look_of = looks_of(first)
-    drawn = [
-        (run, np.concatenate(of_title[run.title]), look_of[run.path])
-        for run in first
-        if any(len(values) for values in of_title.get(run.title, []))
-    ]
-    if not drawn:
+        drawn.setdefault(first[run.title], []).append(values[np.isfinite(values)])
+    pooled = {run: np.concatenate(drawn[run]) for run in first.values() if any(map(len, drawn.get(run, [])))}
+    if not pooled:
         return None
-    low = min(values.min() for _, values, _ in drawn)
-    high = max(np.quantile(values, 0.99) for _, values, _ in drawn)
+    low = min(values.min() for values in pooled.values())
+    high = max(np.quantile(values, 0.99) for values in pooled.values())
     room = 0.08 * (high - low) or 1.0
     grid = np.linspace(max(low - room, 0.0) if low >= 0 else low - room, high + room, 300)
     sheet = Sheet(1, 1, style.ONE_COLUMN * 1.2, 2.8)
     (axes,) = sheet.axes
-    medians: dict[ReportRun, float] = {}
-    names = titles([run for run, *_ in drawn])
-    for (run, values, look), name in zip(drawn, names, strict=True):
-        density, median = _density(values, grid), float(np.median(values))
+    medians = {run: float(np.median(values)) for run, values in pooled.items()}
+    look_of, names = looks_of(list(first.values())), titles(list(pooled))
+    for run, values in pooled.items():
+        density, median, look = _density(values, grid), medians[run], look_of[run]
         top = float(np.interp(median, grid, density))
         axes.plot(grid, density, color=look.colour, linestyle=look.dash)
         axes.fill_between(grid, density, color=look.colour, alpha=0.12, linewidth=0)
         axes.plot([median, median], [0, top], color=look.colour, linewidth=0.9, linestyle=style.DOTTED)
         axes.plot([median], [top], color=look.colour, marker=look.marker, markersize=5, linestyle="none")
-        medians[run] = median
-        sheet.entry(look, f"{name}: median {number(median)}")
+        sheet.entry(look, f"{names[run]}: median {number(median)}")
         sheet.rows += [(run.method, "density", *point) for point in zip(grid.tolist(), density.tolist(), strict=True)]
         sheet.rows.append((run.method, "median", median, top))
     axes.set(xlabel=label, ylabel="density over test examples", ylim=(0, None), xlim=(grid[0], grid[-1]))
-    compared = pair(comparison.of(list(medians)))
-    if compared:
-        before, after = (medians[run] for run in compared)
-        ratio = f" (ratio {after / before:.2f})" if before > 0 else ""
-        text = f"From {compared[0].title} to {compared[1].title} the median {said} {change(before, after)}{ratio}."
-    else:
-        shown = [f"{name} {number(median)}" for name, median in zip(names, medians.values(), strict=True)]
-        text = f"Median {said}: {listed(shown)}."
-    trainings = [of_title[run.title] for run in medians]
-    counts = [f"{min(len(values) for each in trainings for values in each)} test examples"]
-    if (several := sorted({len(each) for each in trainings}))[-1] > 1:
-        counts.append(f"{' or '.join(map(str, several))} trainings")
-    return sheet.done(f"{text} {scale(comparison, *counts, *settings)}", most=1)
+    examples = min(len(values) for run in pooled for values in drawn[run])
+    trainings = sorted({len(drawn[run]) for run in pooled})
+    return sheet.done(caption("density", comparison, said, medians, examples, trainings, *settings), most=1)
 
 
 @draws("kappa", "Concentration of gradients over the test examples", DENSITY, records.ConcentrationRecord)
@@ -198,18 +157,15 @@ def loss_increase(comparison: Comparison, found: Found[records.LossIncreaseRecor
     settings = f"ε = {record.epsilon:.4g}, n = {record.n:.4g}, m = {record.m:.4g}"
     label, said = "increase of the loss under EOT-PGD (nats)", "loss increase"
     figure = _densities(comparison, found, lambda record: record.increase, label, said, settings)
-    holds = listed([f"{100 * float(record.holds.mean()):.0f} %" for _, record in found])
-    bound = f"Theorem 1's bound on its first-order part holds for {holds} of the examples."
     papers = comparison.said("loss-increase", [(run, record.epsilon) for run, record in found])
-    return figure and replace(figure, caption=f"{figure.caption} {bound}{papers}")
+    bound = caption("theorem", [f"{100 * float(record.holds.mean()):.0f} %" for _, record in found], papers)
+    return figure and replace(figure, caption=f"{figure.caption} {bound}")
 
 
 # Away from the gradient, and away from the example
 
 #: Norm -> how captions and labels write it, and its dash.
 NORMS = {"Linf": ("ℓ∞", r"$\ell_\infty$", style.SOLID), "L2": ("ℓ2", r"$\ell_2$", style.DASHED)}
-
-
 ROTATION = "method, norm, epsilon, angle, loss_difference, relative, accuracy"
 
 
@@ -221,12 +177,10 @@ def rotation(comparison: Comparison) -> Figure | None:
         return None
     sheet = Sheet(1, 2, style.TWO_COLUMNS, 2.7)
     left, right = sheet.axes
-    said = []
-    runs = list(dict.fromkeys(run for _, run, *_ in found))
-    names = dict(zip(runs, titles(runs), strict=True))
-    look_of = looks_of(comparison.runs)
+    turned = []
+    names, look_of = titles(list(dict.fromkeys(run for _, run, _ in found))), looks_of(comparison.runs)
     for norm, run, record in found:
-        look = look_of[run.path]
+        look = look_of[run]
         angles = np.array(record.angles, dtype=float)
         increase, accuracy = record.increase.astype(float).mean(0), 100 * record.right.mean(0)
         relative = increase / increase[0] if increase[0] else increase
@@ -238,24 +192,18 @@ def rotation(comparison: Comparison) -> Figure | None:
         sheet.rows += [(run.method, norm, record.epsilon, *values) for values in zip(*columns, strict=True)]
         sheet.entry(look, f"{names[run]}, {in_maths}, ε = {record.epsilon:.4g}", **drawn)
         away = float(np.abs(relative - np.cos(np.radians(angles))).max())
-        said.append(
-            f"{names[run]}, {symbol}: the loss difference {change(increase[0], increase[-1])}, at most {away:.2f} of "
-            f"its value at 0° away from the cosine, and accuracy {change(accuracy[0], accuracy[-1])} %"
-        )
+        turned.append((f"{names[run]}, {symbol}", increase, accuracy, away))
     turn, cosine = np.linspace(0, 90, 91), Look(style.GREY, "", style.DOTTED)
     style.plot(left, cosine, turn, np.cos(np.radians(turn)), zorder=0)
     sheet.entry(cosine, "cos θ")
     for axes, label in ((left, "loss difference, relative to 0°"), (right, style.ACCURACY)):
         axes.set(xlabel="angle θ between the gradient and its proxy (°)", ylabel=label, xticks=range(0, 91, 15))
     right.set_ylim(-2, 102)
-    settings = f"{found[0][2].examples} test examples", f"m = {found[0][2].m}"
-    return sheet.done(f"As each gradient is turned from 0° to 90°: {'; '.join(said)}. {scale(comparison, *settings)}")
+    return sheet.done(caption("rotation", comparison, turned, found[0][2]))
 
 
 MARKERS = "osD^vPX*"  #: of the trainings of one method, in their order
 BREAK = r"$/\!/$"  #: where an axis is interrupted
-
-
 NEARBY = ("Concentration of gradients near the examples", "method, lam, distance, rho, length")
 
 
@@ -264,12 +212,10 @@ def rho_nearby(comparison: Comparison, found: Found[records.NearbyRecord]) -> Fi
     """Concentration and length of gradients against the distance from the example; one line for each training."""
     shown = found[0][1]
     sheet = Sheet(1, 2, style.TWO_COLUMNS, 2.7)
-    ends: dict[str, list[str]] = {}
-    first = [group[0] for group in comparison.groups]
-    look_of = looks_of(first)
+    rhos: dict[str, list[list[float]]] = {}
+    look_of = {run.title: look for run, look in looks_of([group[0] for group in comparison.groups]).items()}
     for run, record in found:
-        look = look_of[next(each.path for each in first if each.title == run.title)]  # trainings of one method alike
-        told = ends.setdefault(run.title, [])
+        look, told = look_of[run.title], rhos.setdefault(run.title, [])  # trainings of one method look alike
         if not told:
             sheet.entry(look._replace(marker=""), run.title)
         rho = np.nanmedian(record.rho.astype(float), 0).tolist()
@@ -277,10 +223,10 @@ def rho_nearby(comparison: Comparison, found: Found[records.NearbyRecord]) -> Fi
         for axes, values in zip(sheet.axes, (rho, length), strict=True):
             style.plot(axes, look, record.distances, values, marker=MARKERS[len(told) % len(MARKERS)])
         sheet.rows += [(run.method, run.lam, *point) for point in zip(record.distances, rho, length, strict=True)]
-        told.append(f"{number(rho[0])} at x and at most {number(max(rho))} around it")
+        told.append(rho)
+    between = shown.distances[1] / 2
     for axes, label in zip(sheet.axes, ("median ρ of gradients", "median length of a gradient"), strict=True):
         axes.set_xscale("symlog", linthresh=shown.distances[1], linscale=0.5)
-        between = shown.distances[1] / 2
         axes.axvline(between, color="white", linewidth=5, zorder=3)  # 0 lies infinitely far away on a logarithmic axis
         at_axis: dict[str, Any] = {"transform": axes.get_xaxis_transform(), "clip_on": False, "zorder": 4}
         axes.plot([between], [0], marker=BREAK, markersize=7, color=style.BLACK, **at_axis)
@@ -288,9 +234,4 @@ def rho_nearby(comparison: Comparison, found: Found[records.NearbyRecord]) -> Fi
         axes.set(xlabel=along, ylabel=label, ylim=(0, None))
         axes.set_xticks(shown.distances, [f"{distance:.2g}" for distance in shown.distances], rotation=45)
         axes.minorticks_off()
-    settings = f"{shown.examples} test examples", f"{shown.n} gradients of the soft margin"
-    return sheet.done(
-        "One line for each training, with the same marker on both sides. Where gradients disperse at the clean x and "
-        "agree again at a small distance, they do so in a kink, not around x. Median ρ: "
-        f"{'; '.join(f'{name} {listed(told)}' for name, told in ends.items())}. {scale(comparison, *settings)}"
-    )
+    return sheet.done(caption("nearby", comparison, rhos, shown))

@@ -1,6 +1,6 @@
 """Sample models against each other: transfer, cosines, decision regions."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -12,8 +12,8 @@ from matplotlib.ticker import MaxNLocator
 from graddiv.records import BoundaryRecord, GradientsRecord, TransferRecord
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, ReportRun, titles
-from graddiv.report.output import Figure, Found, draws, listed
-from graddiv.report.style import Look, Sheet, change, pair, scale
+from graddiv.report.output import Figure, Found, caption, draws
+from graddiv.report.style import Look, Sheet
 
 #: Paul Tol's muted palette, for ten classes.
 CLASSES = (
@@ -23,24 +23,23 @@ PER_ROW = 5  #: sample models in a row of decision regions: two rows for each ne
 OUTLINE = withStroke(linewidth=2, foreground="black")  #: under what is white, so that it is seen on every class
 
 
-def _side_by_side(
-    runs: Sequence[ReportRun], matrices: Sequence[Float[np.ndarray, "k k"]], notes: Sequence[str],
-    axis_labels: tuple[str, str], bar: str,
-) -> Sheet:  # fmt: skip
-    """Matrices in one scale of colors, lighter being more."""
-    across = min(len(runs), 3)
-    down = -(-len(runs) // across)
+def _side_by_side(matrices: Mapping[ReportRun, np.ndarray], notes: Iterable[str], labels: str, bar: str) -> Sheet:
+    """Matrices in one scale of colors, lighter being more; `labels` are those of the axes down and across."""
+    across = min(len(matrices), 3)
+    down = -(-len(matrices) // across)
     sheet = Sheet(down, across, style.TWO_COLUMNS * across / 3 + 0.9, 2.35 * down + 0.2)
-    low, high = min(float(m.min()) for m in matrices), max(float(m.max()) for m in matrices)
-    for ax, run, title, matrix, note in zip(sheet.axes, runs, titles(runs), matrices, notes, strict=False):
-        shown = ax.imshow(matrix, cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
-        ax.set(title=f"{title}\n{note}", xlabel=axis_labels[1], ylabel=axis_labels[0])
+    low, high = min(float(m.min()) for m in matrices.values()), max(float(m.max()) for m in matrices.values())
+    downward, rightward = labels.split(", ")
+    named = titles(list(matrices)).items()
+    for ax, (run, title), note in zip(sheet.axes, named, notes, strict=False):
+        shown = ax.imshow(matrices[run], cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
+        ax.set(title=f"{title}\n{note}", xlabel=rightward, ylabel=downward)
         for axis in (ax.xaxis, ax.yaxis):
             axis.set_major_locator(MaxNLocator(5, integer=True))
         ax.grid(False)
         ax.spines[:].set_visible(True)
-        sheet.rows += [(run.method, run.lam, i, j, float(value)) for (i, j), value in np.ndenumerate(matrix)]
-    for ax in sheet.axes[len(runs) :]:
+        sheet.rows += [(run.method, run.lam, *place, float(value)) for place, value in np.ndenumerate(matrices[run])]
+    for ax in sheet.axes[len(matrices) :]:
         ax.set_visible(False)
     sheet.figure.colorbar(shown, ax=sheet.axes, label=bar, fraction=0.05, pad=0.02, shrink=0.75)
     return sheet
@@ -54,40 +53,22 @@ REGIONS = ("Decision regions of sample models", "method, lam, model, along_first
 @draws("transfer", *TRANSFER, TransferRecord)
 def transfer_matrices(comparison: Comparison, found: Found[TransferRecord]) -> Figure:
     """Accuracy of each sample model on the adversarial images of each other one."""
-    runs, results = [run for run, _ in found], [record.accuracies for _, record in found]
-    matrices = [np.round(100 * r.matrix, 4) for r in results]
-    notes = [f"others: mean {100 * r.mean:.1f} ({100 * r.low:.0f}–{100 * r.high:.0f})" for r in results]
-    sheet = _side_by_side(runs, matrices, notes, ("attacked sample model", "judging sample model"), bar=style.ACCURACY)
-    said = [
-        f"{title} {100 * r.mean:.1f} % (from {100 * r.low:.1f} to {100 * r.high:.1f}; "
-        f"under their own attack {100 * r.own:.1f})"
-        for title, r in zip(titles(runs), results, strict=True)
-    ]
-    record = found[0][1]
-    settings = (f"PGD, ε = {record.epsilon:.4g}", f"m = {record.m}", f"{record.examples} test examples")
-    papers = comparison.said("transfer", [(run, record.epsilon) for run, record in found])
-    return sheet.done(
-        f"Mean accuracy of sample models that were not attacked: {listed(said)}. Lighter: attacks transfer less."
-        f"{papers} {scale(comparison, *settings)}"
-    )
+    results = {run: record.accuracies for run, record in found}
+    matrices = {run: np.round(100 * r.matrix, 4) for run, r in results.items()}
+    notes = [f"others: mean {100 * r.mean:.1f} ({100 * r.low:.0f}–{100 * r.high:.0f})" for r in results.values()]
+    sheet = _side_by_side(matrices, notes, "attacked sample model, judging sample model", style.ACCURACY)
+    said = comparison.said("transfer", [(run, record.epsilon) for run, record in found])
+    return sheet.done(caption("transfer", comparison, found[0][1], results, said))
 
 
 @draws("cosines", *COSINES, GradientsRecord)
 def cosines(comparison: Comparison, found: Found[GradientsRecord]) -> Figure:
     """Cosines between the gradients of sample models at the first test example."""
-    runs = [run for run, _ in found]
-    matrices = [np.round(record.cosines[0].astype(float), 4) for _, record in found]
-    means = [float(matrix[~np.eye(len(matrix), dtype=bool)].mean()) for matrix in matrices]
-    notes = [f"mean {mean:.3f}" for mean in means]
-    sheet = _side_by_side(runs, matrices, notes, ("sample model", "sample model"), bar="cosine of gradients")
-    compared = pair(comparison.of(runs))
-    if compared:
-        before, after = (means[runs.index(run)] for run in compared)
-        said = f"From {compared[0].title} to {compared[1].title} the mean cosine {change(before, after)}."
-    else:
-        said = f"Mean cosine: {listed([f'{t} {m:.3f}' for t, m in zip(titles(runs), means, strict=True)])}."
-    settings = f"{len(matrices[0])} gradients at the first test example"
-    return sheet.done(f"{said} Darker is more diverse. {scale(comparison, settings)}")
+    matrices = {run: np.round(record.cosines[0].astype(float), 4) for run, record in found}
+    means = {run: float(matrix[~np.eye(len(matrix), dtype=bool)].mean()) for run, matrix in matrices.items()}
+    notes = [f"mean {mean:.3f}" for mean in means.values()]
+    sheet = _side_by_side(matrices, notes, "sample model, sample model", "cosine of gradients")
+    return sheet.done(caption("cosines", comparison, means, found[0][1].n))
 
 
 @draws("boundary", *REGIONS, BoundaryRecord)
@@ -97,7 +78,7 @@ def boundary(comparison: Comparison, found: Found[BoundaryRecord]) -> Figure:
     across, down = min(models, PER_ROW) + 1, -(-models // PER_ROW)  # the last column is the ensemble's
     height = 1.22 * down * len(found) + 0.6
     sheet = Sheet(down * len(found), across, style.TWO_COLUMNS, height, sharex=True, sharey=True)
-    names, shares = titles([run for run, _ in found]), []
+    names, shares = titles([run for run, _ in found]), {}
     for place, (run, record) in enumerate(found):
         regions, c, reach = record.regions[0], np.array(record.coordinates), _reach(record)
         own = sheet.axes[place * down * across : (place + 1) * down * across]
@@ -111,36 +92,30 @@ def boundary(comparison: Comparison, found: Found[BoundaryRecord]) -> Figure:
             ax.set_title(name)
             if place == len(found) - 1 and line == down - 1:
                 ax.set_xlabel("1st direction")
+            points = np.ndenumerate(regions[which])
             sheet.rows += [
-                (run.method, run.lam, name, float(c[i]), float(c[j]), int(value))
-                for (i, j), value in np.ndenumerate(regions[which])
+                (run.method, run.lam, name, float(c[i]), float(c[j]), int(value)) for (i, j), value in points
             ]
         inside, shown = regions[:-1, reach <= 1 + 1e-6], regions[:-1].reshape(len(regions) - 1, -1)
-        shares.append(f"{names[place]} {_disagreement(inside)} and {_disagreement(shown)}")
-        own[0].set_ylabel(names[place].replace(" + ", "\n+ ") + "\n2nd direction")
+        shares[names[run]] = _disagreement(inside), _disagreement(shown)
+        own[0].set_ylabel(names[run].replace(" + ", "\n+ ") + "\n2nd direction")
     for k in sorted({int(c) for _, record in found for c in np.unique(record.regions[0])}):
         sheet.entry(Look(CLASSES[k % len(CLASSES)], "s", "none"), f"class {k}", markersize=6)
-    return sheet.done(
-        "The plane of two EOT-PGD perturbations (arrows; the second without its part along the first) of the first "
-        f"test example, class {int(found[0][1].labels[0])}, and the outline of the ℓ∞ ball of radius "
-        f"ε = {found[0][1].epsilon:.4g}. Share of points in the ball, and of all points shown, at which two sample "
-        f"models name different classes: {'; '.join(shares)}. {scale(comparison)}",
-        most=10,
-    )
+    return sheet.done(caption("boundary", comparison, found[0][1], shares), most=10)
 
 
 def _reach(record: BoundaryRecord) -> Float[np.ndarray, "g g"]:
     """The linf length of c_i axis_1 + c_j axis_2, over epsilon."""
     first, second = record.axes[0].reshape(2, -1).astype(float)
-    c = np.array(record.coordinates)
-    lengths = [[np.abs(a * first + b * second).max() for b in c] for a in c]
-    return np.array(lengths) / float(record.epsilon)
+    c = np.array(record.coordinates)[:, None]
+    lengths: np.ndarray = np.abs((c * first)[:, None] + c * second).max(-1) / float(record.epsilon)
+    return lengths
 
 
-def _disagreement(answers: Integer[np.ndarray, "models points"]) -> str:
+def _disagreement(answers: Integer[np.ndarray, "models points"]) -> float:
     """The share of pairs of sample models and of points at which the two disagree."""
     pairs = [(answers[i] != answers[j]).mean() for i in range(len(answers)) for j in range(i)]
-    return f"{100 * np.mean(pairs):.1f} %" if pairs else "0 %"
+    return float(np.mean(pairs)) if pairs else 0.0
 
 
 def _regions(ax: Axes, named: np.ndarray, c: Float[np.ndarray, " g"], reach: Float[np.ndarray, "g g"]) -> None:
@@ -155,11 +130,10 @@ def _regions(ax: Axes, named: np.ndarray, c: Float[np.ndarray, " g"], reach: Flo
     for tip in ((1, 0), (0, 1)):
         ax.annotate("", xy=tip, xytext=(0, 0), arrowprops={**arrow, "path_effects": [OUTLINE]})
     for number in np.unique(named):
-        where = np.argwhere((named == number) & (reach > 2))  # apart from the ball and its arrows
-        inside = distance_transform_edt(np.pad(named == number, 1))[1:-1, 1:-1][tuple(where.T)]
-        if inside.max(initial=0) > len(c) / 15:
-            away = np.linalg.norm(where - where.mean(0), axis=1)  # decides between places as far from the border
-            i, j = where[(inside - 0.1 * away).argmax()]
+        inside = distance_transform_edt(np.pad(named == number, 1))[1:-1, 1:-1]
+        inside[reach <= 2] = 0  # there are the ball and its arrows
+        if inside.max() > len(c) / 15:
+            i, j = np.unravel_index(inside.argmax(), inside.shape)
             text = ax.text(float(c[i]), float(c[j]), str(number), ha="center", va="center", fontsize=6, color="white")
             text.set_path_effects([OUTLINE])
     ax.set(xticks=(-1, 0, 1), yticks=(-1, 0, 1))

@@ -4,12 +4,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.lines import Line2D
 
 from graddiv.report import style
-from graddiv.report.comparison import Comparison, ReportRun, titles
-from graddiv.report.output import Figure, draws, listed
-from graddiv.report.style import Look, Sheet, change, handle, looks_of, pair, scale
+from graddiv.report.comparison import Comparison, ReportRun
+from graddiv.report.output import Figure, caption, draws
+from graddiv.report.style import Look, Sheet, looks_of
 
 MEASURES = {
     "R_kappa": r"$R_\kappa$ (estimated κ over p)",
@@ -44,18 +43,18 @@ def _training(comparison: Comparison, measures: Sequence[str]) -> Figure | None:
     if not runs:
         return None
     sheet = Sheet(1, len(measures), style.TWO_COLUMNS, 2.5)
+    sheet.legend(runs)
     for axes, measure in zip(sheet.axes, measures, strict=True):
         sheet.rows += plot_measure(axes, runs, measure)
-    sheet.legend(runs)
-    sheet.handles += turn_handles(runs)
-    return sheet.done(f"{ended(comparison, runs, measures)} Lower is more diverse. {scale(comparison)}", most=5)
+    turn_entries(sheet, runs)
+    return sheet.done(caption("training", comparison, last_values(runs, measures)), most=5)
 
 
 def plot_measure(axes: Axes, runs: Sequence[ReportRun], measure: str) -> list[tuple[object, ...]]:
-    """One measure of all runs against the epoch; the points drawn."""
+    """Draw one measure of all runs against the epoch; returns the points."""
     rows: list[tuple[object, ...]] = []
     drawn: list[tuple[Look, list[tuple[Any, Any]]]] = []
-    for place, (run, look) in enumerate(zip(runs, looks_of(runs).values(), strict=True)):
+    for place, (run, look) in enumerate(looks_of(runs).items()):
         points = [(line["epoch"], line[measure]) for line in run.epochs if measure in line]
         every = (place, max(len(runs), len(points) // 8))  # so that no marker hides another's
         style.plot(axes, look, [epoch for epoch, _ in points], [value for _, value in points], markevery=every)
@@ -90,22 +89,12 @@ def turns(runs: Sequence[ReportRun]) -> list[tuple[float, str]]:
     return sorted(found)
 
 
-def turn_handles(runs: Sequence[ReportRun]) -> list[Line2D]:
-    """Their lines in the legend."""
-    names = dict.fromkeys(name for _, name in turns(runs))
-    return [handle(Look(style.GREY, "", TURNS[name]), name, linewidth=0.9) for name in names]
+def turn_entries(sheet: Sheet, runs: Sequence[ReportRun]) -> None:
+    """Add the lines of these epochs to the legend."""
+    for name in dict.fromkeys(name for _, name in turns(runs)):
+        sheet.entry(Look(style.GREY, "", TURNS[name]), name, linewidth=0.9)
 
 
-def ended(comparison: Comparison, runs: Sequence[ReportRun], measures: Sequence[str]) -> str:
-    """What training came to, measure by measure."""
-    last = {run.path: {m: line[m] for line in run.epochs for m in measures if m in line} for run in runs}
-    compared = pair(comparison)
-    if compared and all(run.path in last for run in compared):
-        plain, regularized = compared
-        parts = [f"{m} {change(last[plain.path][m], last[regularized.path][m])}" for m in measures]
-        return f"After the last epoch, from {plain.title} to {regularized.title}, {listed(parts)}."
-    parts = [
-        f"{title}: {', '.join(f'{m} {last[run.path][m]:.3g}' for m in measures)}"
-        for run, title in zip(runs, titles(runs), strict=True)
-    ]
-    return f"After the last epoch: {'; '.join(parts)}."
+def last_values(runs: Sequence[ReportRun], measures: Sequence[str]) -> dict[str, dict[ReportRun, float]]:
+    """What training came to: measure -> run -> its last value."""
+    return {m: {run: line[m] for run in runs for line in run.epochs if m in line} for m in measures}
