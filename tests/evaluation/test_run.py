@@ -5,7 +5,7 @@ import signal
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -25,7 +25,6 @@ from tests.evaluation.common import assert_same, contents, forked, small_cells, 
 from tests.fake_records import COMMON
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class CountRecord(Record, kind="count"):
     """A record of nothing but its examples."""
 

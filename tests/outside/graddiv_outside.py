@@ -120,7 +120,6 @@ def small_logits(seen: Inspection) -> Answer:
 # A measurement, and a table of it
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class BrightnessRecord(MeasurementRecord, kind="brightness"):
     """How bright each example is."""
 

@@ -16,6 +16,7 @@ from torch import nn
 from graddiv import store
 from graddiv.attacks import FGSM, PGD, Attack, Square, StochasticPGD
 from graddiv.evaluation import Cell, Target, cells
+from graddiv.evaluation.along import STEPS, attacked_ensemble_job, path_job
 from graddiv.evaluation.behaviours import settings_of
 from graddiv.evaluation.budget import BUDGETS
 from graddiv.evaluation.inspection import Item
@@ -307,6 +308,9 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     judged[:, np.arange(MODELS), np.arange(MODELS)] = rng.random((EXAMPLES, MODELS)) < 0.2
     write(out, transfer_job(of, epsilon=0.3, k=MODELS), {"right": judged})
     write(out, ensemble_size_job(of, n=9), {"right": rng.random((EXAMPLES, 9)) < 0.9})
+    write(out, attacked_ensemble_job(of, epsilon=0.36, n=9), {"right": rng.random((EXAMPLES, 9)) < 0.5})
+    along = rng.random((3, EXAMPLES, len(STEPS))).astype(np.float32)
+    write(out, path_job(of, epsilon=0.36), dict(zip(("mean_cosine", "length", "margin"), along, strict=True)))
     share, label = rng.random(EXAMPLES).astype(np.float32), np.arange(EXAMPLES) % CLASSES
     verdict = {"label": label, "share": share, "radius": np.zeros_like(share), "correct": share > 0.5}
     write(out, certificate_job(of, draws=9), verdict)
