@@ -164,6 +164,8 @@ def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
         "boundary-eps0.2.record",
         "ensemble-size.record",
         "transfer-eps0.2.record",
+        "path-eps0.2.record",
+        "ensemble-size-attacked-eps0.2.record",
     }
 
 
