@@ -209,7 +209,7 @@ def load_state(F: RandomizedNetwork, state: Mapping[str, Tensor], path: Path) ->
 
 
 def check_tensor(name: str, found: Tensor | None, wanted: Tensor | None, path: Path) -> None:
-    """Refuse a tensor of another shape or type than is wanted; archives keep parameters in half precision."""
+    """Refuse a tensor of another shape or type than is wanted; archives of earlier versions are in half precision."""
     other = f"{path} belongs to another network"
     if found is None:
         raise GradDivError(f"{other}: it lacks {name}")

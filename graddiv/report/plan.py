@@ -1,7 +1,7 @@
 """A plan is data: which records every table and figure of a report is made of.
 
 It is stored as plan.json beside the report, which is drawn from exactly the records it names.  An archive is a plan
-with its runs in one file, small enough for a repository: without images and optimizers, in half precision.
+with its runs in one file, small enough for a repository: without images and optimizers.
 """
 
 import hashlib
@@ -13,7 +13,6 @@ from collections.abc import Callable, Collection, Iterable
 from functools import cache
 from pathlib import Path
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from graddiv import store
@@ -123,7 +122,7 @@ def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = T
 
 
 def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> list[Path]:
-    """Copy a finished run without its optimizer, in half precision, with these records but no images; returns files."""
+    """Copy a finished run without its optimizer, with these records but no images; returns files."""
     written = [_copy_record(source.records / name, target.records / name) for name in records]
     if network and source.last_checkpoint.exists():
         written += _copy_network(source, target)
@@ -148,14 +147,13 @@ def _copy_record(source: Path, target: Path) -> Path:
 
 
 def _copy_network(source: Run, target: Run) -> list[Path]:
-    """The parameters and buffers of the trained network as float16, without the optimizer's."""
+    """The parameters and buffers of the trained network, without the optimizer's."""
     store.make_directory(target.checkpoints)
     paths = {source.last_checkpoint, source.trained_checkpoint}
     for path in paths:
         arrays, description = store.read_arrays(path)
         network = {name: array for name, array in arrays.items() if name.startswith("network.")}
-        half = {name: a.astype(np.float16) if a.dtype == np.float32 else a for name, a in network.items()}
-        store.write_arrays(target.checkpoints / path.name, half, description)
+        store.write_arrays(target.checkpoints / path.name, network, description)
     return [target.checkpoints / path.name for path in paths]
 
 

@@ -85,7 +85,7 @@ def test_the_first_stage_is_taken_over_from_a_finished_run_beside_it(tmp_path: P
     assert any(not torch.equal(a, b) for a, b in zip(control.parameters(), regularized.parameters(), strict=True))
 
 
-def test_a_copy_in_half_precision_is_not_taken_over(tmp_path: Path) -> None:
+def test_a_copy_without_moments_is_not_taken_over(tmp_path: Path) -> None:
     both, alone, listener = two_stages(), first_stage_alone(), StopAfter(3)
     train(alone, tmp_path / "elsewhere")
     copy_run(Run(tmp_path / "elsewhere"), Run(tmp_path / "runs" / alone.run_name))
@@ -98,6 +98,8 @@ def test_a_finished_copy_is_not_trained_again(tmp_path: Path) -> None:
     alone, listener, copy = first_stage_alone(), StopAfter(0), Run(tmp_path / "copy")
     train(alone, tmp_path / "whole")
     copy_run(Run(tmp_path / "whole"), copy)
+    kept, trained = network_of(copy.path), network_of(tmp_path / "whole")
+    assert all(torch.equal(kept[name], trained[name]) for name in trained), "bit for bit"
     before = copy.last_checkpoint.read_bytes()
     train(alone, copy.path, listeners=[listener])
     assert copy.last_checkpoint.read_bytes() == before
