@@ -20,6 +20,7 @@ from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork
 from graddiv.paper.planning import gathered
 from graddiv.paper.published import PaperValues
+from graddiv.records import AttackRecord
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.page import render
 from graddiv.report.plan import RUNS, Plan
@@ -112,6 +113,26 @@ def test_the_evidence_fits_in_a_hand() -> None:
     kept = [p for p in RESULTS.rglob("*") if p.is_file() and RUNS not in p.parts and p.suffix not in made]
     assert sum(path.stat().st_size for path in kept) < 30e6
     assert len(kept) < 200
+
+
+def test_the_table_of_long_trainings_is_that_of_their_records(tmp_path: Path) -> None:
+    stored = RESULTS / "mnist-60-epochs"
+    shutil.unpack_archive(stored / "runs.zip", tmp_path)
+    names = {"adv-bnn": "Adv-BNN", "adv-bnn+graddiv": "+ GradDiv", "adv-bnn+control": "+ control"}
+    expected = set()
+    for run in (Run(path) for path in tmp_path.iterdir()):
+        last = [line for line in run.log if line["event"] == "epoch"][-1]
+        found = sorted((AttackRecord.load(path) for path in run.records.glob("pgd*.record")), key=lambda r: r.epsilon)
+        cells = [f"{50 * (r.correct.mean() + r.correct_again.mean()):.1f}" for r in found]
+        about = [
+            names[run.experiment.method],
+            str(run.experiment.seed),
+            f"{last['rho']:.2f}"[1:],
+            f"{last['norm']:.1f}",
+        ]
+        expected.add("| " + " | ".join([*about, *cells]) + " |")
+    assert len(expected) == 6
+    assert expected <= set((stored / "README.md").read_text().splitlines())
 
 
 def test_files_of_the_archives_have_checksums() -> None:

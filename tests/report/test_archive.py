@@ -53,9 +53,9 @@ def test_images_and_the_optimizer_are_left_out(run: Run, tmp_path: Path) -> None
     records = [AttackRecord.load(path) for path in copy.records.glob("pgd*.record")]
     assert records
     assert all(len(record.images) == 0 for record in records)
-    assert copy.last_checkpoint.stat().st_size < run.last_checkpoint.stat().st_size / 4
+    assert copy.last_checkpoint.stat().st_size < run.last_checkpoint.stat().st_size / 2
     for name, tensor in run.network().state_dict().items():
-        assert torch.allclose(copy.network().state_dict()[name], tensor, atol=2e-3)
+        assert torch.equal(copy.network().state_dict()[name], tensor)
 
 
 def test_a_copy_that_was_killed_is_not_finished(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
