@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from graddiv.attacks import EOT, PGD
 from graddiv.diversity import GradDiv
 from graddiv.errors import GradDivError
-from graddiv.geometry import Images, Labels, in_bytes, per_example, radius_of
+from graddiv.geometry import LINF, Images, Labels, in_bytes, per_example, radius_of
 from graddiv.losses import ce
 from graddiv.networks import GaussianNetwork, RandomizedNetwork, Rules
 from graddiv.networks.defense import Minibatch, neighbours
@@ -21,7 +21,8 @@ from graddiv.networks.weights import WithKL
 from graddiv.registries import Count, NotNegative, Positive, Share, check_fields, checked
 from graddiv.seeding import fold, uniform
 
-Place = Literal["clean", "adversarial"]
+Place = Literal["clean", "adversarial", "noisy"]
+"""The x at which R is taken: as it is, attacked, or a uniformly random point of the adversary's ball around it."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ class Objective(nn.Module):
     examples: N, the size of the training set, by which the KL is divided.
     adversary: an `Adversary`, whose images are trained on; None trains on clean ones.
     diversity: a `GradDiv`, or None.
-    at: whether gradients are compared at the clean or at the adversarial images.
+    at: where gradients are compared: at the "clean" images, at the "adversarial" ones, or at "noisy" ones, which are
+        random points of the adversary's ball.
     alpha_kl: the weight of the KL of Bayesian networks; 0.02 in the paper.
     seed: addresses all randomness, together with the step.
     rules: another loss and other penalties, where a defense has its own; they take the place of `alpha_kl`.
@@ -99,8 +101,8 @@ class Objective(nn.Module):
                 f"F is a {type(F).__name__}, expected a RandomizedNetwork: make one with bayesian(module, 0.05), "
                 "or with randomize(module) if the module draws by itself"
             )
-        if at == "adversarial" and adversary is None:
-            raise GradDivError("at is 'adversarial', which needs an adversary: adversary=Adversary(epsilon)")
+        if at != "clean" and adversary is None:
+            raise GradDivError(f"at is {at!r}, which needs an adversary: adversary=Adversary(epsilon)")
         self.F, self.examples, self.seed, self.steps = F, examples, seed, steps
         self.adversary, self.diversity, self.at = adversary, diversity, at
         self.rules = rules or (WithKL(alpha_kl) if isinstance(F, GaussianNetwork) else Rules())
@@ -123,7 +125,7 @@ class Objective(nn.Module):
             self.parts[name] = penalty
             total = total + penalty
         if self.diversity is not None:
-            place = x_adv if self.at == "adversarial" else x
+            place = self.noisy(x, ids, step) if self.at == "noisy" else x_adv if self.at == "adversarial" else x
             self.parts["graddiv"] = self.diversity(self.F, place, y, step=step, ids=ids)
             total = total + self.parts["graddiv"]
         self.parts = {"loss": total.detach(), **{name: part.detach() for name, part in self.parts.items()}}
@@ -150,6 +152,12 @@ class Objective(nn.Module):
             self.parts[name] = part.mean()
             total = total + weight * self.parts[name]
         return total
+
+    def noisy(self, x: Images, ids: Labels, step: int) -> Images:
+        """x + u clipped to [0, 1], u uniform in the ball of the adversary."""
+        assert self.adversary is not None
+        u = uniform(fold(self.seed, "noisy", step), ids, x[0].numel())
+        return LINF.random(u, x, x.new_full((len(x),), self.adversary.epsilon))
 
     def attacked(self, adversary: Adversary, x: Tensor, y: Tensor, ids: Tensor, step: int) -> Images:
         """x_adv by PGD on fresh sample models at each of its steps, seen with batch norm's running statistics."""

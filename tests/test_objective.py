@@ -97,6 +97,18 @@ def test_the_adversary_follows_the_mean_gradient_of_as_many_models_as_it_is_told
         assert torch.equal(found, PGD(m=2, seed=fold(0, "start", 4))(view, X, Y, 0.1, ids=torch.arange(6)))
 
 
+def test_r_may_be_taken_at_random_points_of_the_ball() -> None:
+    F, ids = bayesian(convnet(), 0.1), torch.arange(6)
+    diversity, adversary = GradDiv("mean", lam=0.5), Adversary(0.1, m=1)
+    objective = Objective(F, examples=6, adversary=adversary, diversity=diversity, at="noisy")
+    noisy = objective.noisy(X, ids, step=3)
+    assert 0.09 < (noisy - X).abs().max() <= 0.1
+    assert torch.equal(objective.noisy(X[2:], ids[2:], step=3), noisy[2:]), "a point belongs to its example"
+    assert not torch.equal(objective.noisy(X, ids, step=4), noisy)
+    objective(X, Y, step=3)
+    assert objective.parts["graddiv"] == diversity(F, noisy, Y, step=3, ids=ids)
+
+
 def test_mistakes_are_told() -> None:
     with no_type_checks():
         with pytest.raises(GradDivError, match=r"F is a Sequential, expected a RandomizedNetwork: make one with"):
@@ -104,7 +116,7 @@ def test_mistakes_are_told() -> None:
         with pytest.raises(GradDivError, match="examples is 0"):
             Objective(bayesian(convnet(), 0.1), examples=0)
         with pytest.raises(GradDivError, match="needs an adversary"):
-            Objective(bayesian(convnet(), 0.1), examples=6, at="adversarial")
+            Objective(bayesian(convnet(), 0.1), examples=6, at="noisy")
         with pytest.raises(GradDivError, match=r"unknown at 'adverserial', did you mean 'adversarial'\?"):
             Objective(bayesian(convnet(), 0.1), examples=6, adversary=Adversary(0.1), at="adverserial")
         with pytest.raises(GradDivError, match="epsilon is -1"):

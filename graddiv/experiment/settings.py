@@ -26,7 +26,7 @@ from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, expected
 from graddiv.experiment.cost import TWO_CORES, duration, training_work
 from graddiv.networks import ARCHITECTURES, DEFENSES, Defense, Dirac, RandomizedNetwork, Rules, architecture
-from graddiv.objective import Adversary
+from graddiv.objective import Adversary, Place
 from graddiv.registries import MOST, Count, NotNegative, Positive, Range, Real, Whole, number
 from graddiv.seeding import fold
 
@@ -99,7 +99,7 @@ class GradDivSection(Section):
     warmup: Epochs = 0  #: epochs with lam = 0
     rampup: Epochs = 0  #: epochs in which lam grows to its value
     rampup_from: Literal["warmup", "start"] = "warmup"  #: from where rampup counts
-    at: Literal["clean", "adversarial"] = "clean"  #: the x at which gradients are compared
+    at: Place = "clean"  #: the x at which gradients are compared
     low_memory: bool = False
 
 
@@ -136,8 +136,8 @@ class Experiment(Section):
             if not self.random:
                 random = [name for name, defense in DEFENSES.items() if defense.random]
                 raise ValueError(f"graddiv needs a randomized network: add one of the sections {', '.join(random)}")
-            if g.at == "adversarial" and self.adversary is None:
-                raise ValueError("graddiv.at is 'adversarial', which needs the section adversary")
+            if g.at != "clean" and self.adversary is None:
+                raise ValueError(f"graddiv.at is {g.at!r}, which needs the section adversary")
         if self.adversary is None and any(stage.adversary_n is not None for stage in self.stages):
             raise ValueError("a stage has adversary_n, which needs the section adversary")
         return self

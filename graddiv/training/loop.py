@@ -22,7 +22,7 @@ from graddiv.performance import channels_last
 from graddiv.progress import Listener
 from graddiv.runs import Log, Run, TrainingPosition, load_state, network_part
 from graddiv.seeding import fold, generator
-from graddiv.training.probe import concentration, validation_accuracy
+from graddiv.training.probe import concentration, noise_scales, validation_accuracy
 from graddiv.training.stages import Stage, objective_of, stages_of
 from graddiv.training.start import load_start, moments_of, provenance, restore_moments, starting_state, take_over
 
@@ -216,7 +216,8 @@ class _Training:
                 values = {**means, **self._concentration(epoch)}
                 if self.validation is not None:
                     values["validation"] = validation_accuracy(self.objective, self.validation, self.progress.step)
-            self.log(event="epoch", epoch=epoch, **values, images_per_second=round(rate, 1))
+            scales = {"sigma": found} if (found := noise_scales(self.F)) else {}
+            self.log(event="epoch", epoch=epoch, **values, **scales, images_per_second=round(rate, 1))
             for listener in listeners:
                 listener(self.progress.step, self.total, values, epoch)
             accuracy, best = values.get("validation"), self.progress.best

@@ -1,16 +1,19 @@
 """What is measured of the network after each epoch: its gradients' concentration, and its validation accuracy."""
 
 import torch
+from torch import Tensor
 
 from graddiv.attacks import EOT
 from graddiv.data import Dataset
 from graddiv.diversity import REGULARIZERS, directions, input_gradient
-from graddiv.diversity.concentration import debiased_mrl
+from graddiv.diversity.regularizers import mean_cosine
 from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.weights import WeightNoise
 from graddiv.objective import Objective
 from graddiv.seeding import fold
 
 PROBE, GRADIENTS = 512, 3  #: Training images that concentration is measured on, and gradients of each.
+SAME_MODELS = 32  #: Images that are looked at with the same sample models: 16 sets of models in all.
 VALIDATION, MODELS = 500, 10  #: Validation images that accuracy is measured on, and models of the ensemble.
 AT_ONCE = 128
 
@@ -18,23 +21,41 @@ AT_ONCE = 128
 def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, float]:
     """The paper's measures of concentration, means over the first training images, from n = 3 gradients each.
 
-    `usable` is the share of images of which all gradients have a direction; where it is 0, it stands alone.  `norm` is
-    the mean length of these gradients of the soft margin, which the measures ignore: R may disperse directions and
-    change lengths.
+    `rho` is sqrt(max(0, mean cosine)), as on pages, and `rho_error` its standard error: every 32 images have other
+    sample models, so the draws count in it.  `usable` is the share of images of which all gradients have a direction;
+    where it is 0, it stands alone.  `norm` is the mean length of these gradients of the soft margin, which the
+    measures ignore: R may disperse directions and change lengths.
     """
-    data, count = data.take(slice(0, PROBE)), 0
-    measures = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
-    sums = dict.fromkeys([*measures, "norm"], 0.0)
-    for x, y, _ in data.batches(AT_ONCE, F.device):
+    data, count, cosines = data.take(slice(0, PROBE)), 0, list[Tensor]()
+    sums = dict.fromkeys([*(f"R_{name}" for name in REGULARIZERS), "norm"], 0.0)
+    for number, (x, y, _) in enumerate(data.batches(SAME_MODELS, F.device)):
+        seeds = [fold(seed, "model", GRADIENTS * number + i) for i in range(GRADIENTS)]
         with torch.no_grad(), running_statistics(F):
-            models = [F.bind(draw()) for draw in F.distinct_draws([fold(seed, "model", i) for i in range(GRADIENTS)])]
+            models = [F.bind(draw()) for draw in F.distinct_draws(seeds)]
             gradients = torch.stack([input_gradient(f, x, y)[1] for f in models])  # of the soft margin
         v, usable = directions(gradients)
         v, count = v[:, usable], count + int(usable.sum())
-        for name, measure in measures.items():
-            sums[name] += float(measure(v).sum())
+        for name, measure in REGULARIZERS.items():
+            sums[f"R_{name}"] += float(measure(v).sum())
         sums["norm"] += float(gradients[:, usable].double().flatten(2).norm(dim=2).mean(0).sum())
-    return {"usable": count / len(data)} | ({name: total / count for name, total in sums.items()} if count else {})
+        if usable.any():
+            cosines.append(mean_cosine(v).mean())
+    if not count:
+        return {"usable": 0.0}
+    c = torch.stack(cosines)
+    rho, spread = float(c.mean().clamp_min(0).sqrt()), float(c.std(correction=min(1, len(c) - 1)))
+    error = spread / len(c) ** 0.5 / (2 * rho) if rho > 0 else 0.0  # d sqrt(c) = dc / (2 sqrt(c))
+    means = {name: total / count for name, total in sums.items()}
+    return {"usable": count / len(data), **means, "rho": rho, "rho_error": error}
+
+
+def noise_scales(F: RandomizedNetwork) -> dict[str, list[float]]:
+    """The root mean square and the median of sigma in each layer, of networks with noise in their weights."""
+    if not isinstance(F, WeightNoise):
+        return {}
+    with torch.no_grad():
+        scales = {name: F.scale(name).double().abs().flatten() for name in F.names}
+    return {name: [float(s.square().mean().sqrt()), float(s.median())] for name, s in scales.items()}
 
 
 def validation_accuracy(objective: Objective, data: Dataset, step: int) -> float:

@@ -53,6 +53,8 @@ def test_every_method_trains_on_every_data_set(
     assert [line["event"] for line in lines] == ["start", "epoch", "epoch"]
     for line in lines[1:]:
         assert {"R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "rho", "norm", "usable"} <= line.keys()
+        assert line["rho"] == pytest.approx(max(0, line["R_mean"]) ** 0.5)
+    assert ("sigma" in lines[-1]) == (method.partition("+")[0] in ("adv-bnn", "pni"))
     if "graddiv" not in method and method in ("no-defense", "adv-train"):
         assert lines[-1]["R_mean"] == pytest.approx(1)  # a deterministic network has one gradient
     assert ("lam" in lines[-1]) == (experiment.graddiv is not None)

@@ -267,7 +267,9 @@ def lambda_sensitivity(comparison: Comparison) -> Figure | None:
         sheet.entry(look, "clean" if epsilon == 0 else f"ε = {epsilon:.4g}")
         sheet.rows += [("accuracy", epsilon, *row) for row in rows]
     percents(left, LAMBDA)
-    rho = [(run.lam, line["rho"]) for run, _ in by_lam for line in run.epochs[-1:] if "rho" in line]
+    rho = [
+        (run.lam, max(0, line["R_mean"]) ** 0.5) for run, _ in by_lam for line in run.epochs[-1:] if "R_mean" in line
+    ]
     style.plot(right, Look(style.BLACK, "o"), *zip(*rho, strict=True))
     right.set(xlabel=LAMBDA, ylabel="debiased MRL ρ after training", ylim=(0, None))
     sheet.rows += [("rho", "", lam, value, "", "") for lam, value in rho]
