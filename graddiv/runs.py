@@ -119,7 +119,7 @@ class Run:
         if not self.experiment_file.exists():
             raise GradDivError(f"{self.path} is no run directory: 'graddiv train' makes one")
         self.check_format()
-        return parse(store.read_json(self.experiment_file), str(self.experiment_file))
+        return parse(at_home(store.read_json(self.experiment_file), self.path), str(self.experiment_file))
 
     @property
     def log(self) -> list[dict[str, Any]]:
@@ -179,6 +179,17 @@ def network_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 def network_of(path: Path) -> dict[str, Tensor]:
     """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
     return Run(path).state() if store.is_directory(path) else store.read_state(path)
+
+
+def at_home(values: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Settings of a file in `folder`: a relative path to the network to start from is one from there, if it exists."""
+    network = values.get("network")
+    start = network.get("from") if isinstance(network, dict) else None
+    path = start.get("path") if isinstance(start, dict) else start
+    if not isinstance(network, dict) or not isinstance(path, str) or not (folder / path).exists():
+        return values
+    there = str(folder / path)
+    return values | {"network": network | {"from": start | {"path": there} if isinstance(start, dict) else there}}
 
 
 def starting_point(path: Path) -> dict[str, str]:

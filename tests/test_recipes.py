@@ -60,13 +60,18 @@ def test_alpha_kl_over_the_examples_is_the_papers_at_every_scale() -> None:
             assert ratio == pytest.approx(1, rel=0.03), (data, scale)
 
 
+TWELVE = ("training.epochs=12", "training.batch=64", "training.decays=[8]")
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "run_name"),
     [
-        ("mnist/adv-bnn", (), "mnist-adv-bnn-quick-f6f3972229"),
-        ("mnist/adv-bnn", ("seed=1",), "mnist-adv-bnn-quick-9c572ec81b"),
-        ("mnist/adv-bnn+graddiv", (), "mnist-adv-bnn+graddiv-quick-3c33cb5640"),
-        ("mnist/adv-bnn+control", (), "mnist-adv-bnn+control-quick-4923fcb253"),
+        ("mnist/adv-bnn", (), "mnist-adv-bnn-quick-eaed4f6c2f"),
+        ("mnist/adv-bnn", ("seed=1",), "mnist-adv-bnn-quick-4d598b5774"),
+        ("mnist/adv-bnn", TWELVE, "mnist-adv-bnn-quick-f6f3972229"),
+        ("mnist/adv-bnn", (*TWELVE, "seed=1"), "mnist-adv-bnn-quick-9c572ec81b"),
+        ("mnist/adv-bnn+graddiv", (*TWELVE, "stages.0.batch=none"), "mnist-adv-bnn+graddiv-quick-3c33cb5640"),
+        ("mnist/adv-bnn+control", (*TWELVE, "stages.0.batch=none"), "mnist-adv-bnn+control-quick-4923fcb253"),
     ],
 )
 def test_runs_keep_their_names(name: str, overrides: tuple[str, ...], run_name: str) -> None:

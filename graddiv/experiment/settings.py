@@ -61,7 +61,9 @@ class DataSection(Section):
 class StartSection(Section):
     """The trained network that training starts from."""
 
-    path: str  #: a run directory, or a safetensors file of parameters by name
+    path: (
+        str  #: a run directory, or a safetensors file of parameters by name; in a file it may be relative to that file
+    )
     sha256: str  #: of its parameters: another network at the same path is refused
 
 

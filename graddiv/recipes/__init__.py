@@ -16,7 +16,7 @@ from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, unknown
 from graddiv.experiment import Experiment, parse
 from graddiv.networks import DEFENSES
-from graddiv.runs import starting_point
+from graddiv.runs import at_home, starting_point
 
 SCALES = ("paper", "quick", "demo")
 
@@ -90,7 +90,8 @@ def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start
     """
     try:
         source = name if name.endswith(".toml") else f"recipe {name}"
-        values = store.read_toml(Path(name)) if name.endswith(".toml") else _composed(name, scale)
+        file = Path(name)
+        values = at_home(store.read_toml(file), file.parent) if file.suffix == ".toml" else _composed(name, scale)
     except store.MissingFileError:
         raise GradDivError(f"there is no recipe {name}: 'graddiv recipes NAME' prints one to start from") from None
     if start is not None:

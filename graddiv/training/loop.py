@@ -1,6 +1,7 @@
 """The training loop: every step is a function of (experiment, step, theta, moments), so it resumes to the bit."""
 
 import math
+import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -8,6 +9,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -92,11 +94,19 @@ class _Training:
         """Write the settings into an empty directory; refuse one of other settings or data."""
         run, experiment = self.run, self.experiment
         run.begin()
-        store.write_once_or_match(
-            run.experiment_file, experiment.dump(), lambda found: parse(found, str(run.experiment_file)).dump()
-        )
+        described = experiment.dump()
+        if start := described["network"]["from"]:  # relative, so that copies of both find each other on any machine
+            start["path"] = os.path.relpath(Path(start["path"]).resolve(), run.path.resolve())
+
+        def as_here(found: dict[str, Any]) -> dict[str, Any]:
+            values = parse(found, str(run.experiment_file)).dump()
+            if start and values["network"]["from"]:
+                values["network"]["from"]["path"] = start["path"]  # its hash says that it is the same network
+            return values
+
+        store.write_once_or_match(run.experiment_file, described, as_here)
         store.write_once_or_match(run.data_file, {"name": self.data.name, "sha256": self.data.checksum})
-        store.write(run.recipe_file, experiment.to_toml().encode())
+        store.write(run.recipe_file, parse(described, "the recipe").to_toml().encode())
         store.make_directory(run.checkpoints)
         if not run.last_checkpoint.exists():
             take_over(experiment, run)

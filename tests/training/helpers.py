@@ -57,7 +57,7 @@ def two_stages(extra: str = "graddiv", *overrides: str) -> Experiment:
     """Adv-BNN for two epochs, then a stage of two more: four steps and four."""
     name = f"mnist/adv-bnn+{extra}"
     small = ["network.width=0.05", "training.epochs=2", "training.batch=4", "training.decays=[1]", "adversary.m=1"]
-    stage = ["stages.0.epochs=2", "stages.0.decays=[1.5]"]
+    stage = ["stages.0.epochs=2", "stages.0.decays=[1.5]", "stages.0.batch=4"]
     R = ["graddiv.n=2", "graddiv.rampup=1"] if extra == "graddiv" else []
     return recipe(name, "quick", [*small, *stage, *R, *overrides])
 

@@ -198,6 +198,19 @@ def test_another_prior_than_the_sources_is_told(tmp_path: Path) -> None:
         train(other, tmp_path / "other")
 
 
+def test_copied_runs_find_each_other(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "elsewhere"
+    train(tiny("mnist/adv-bnn"), here / "source")
+    train(tiny("mnist/adv-bnn", f"network.from={here / 'source'}"), here / "run")
+    assert str(tmp_path) not in Run(here / "run").experiment_file.read_text()
+    here.rename(there)
+    for found in (Run(there / "run").experiment, recipe(str(there / "run" / "recipe.toml"))):
+        assert found.network.start is not None
+        assert Path(found.network.start.path).samefile(there / "source")
+        train(found, there / "run")  # nothing is left to do: the settings are the same
+        assert len(Run(there / "run").log) == 3
+
+
 def test_the_log_says_which_run_it_started_from(tmp_path: Path) -> None:
     first = tiny("mnist/adv-bnn", "seed=3")
     train(first, tmp_path / "source")
