@@ -1,7 +1,4 @@
-"""The perturbation balls of the two norms, cut with the box of valid pixels: written once, used by every attack.
-
-In the paper: docs/equations.md.
-"""
+"""The balls of the two norms, cut with the box of valid pixels: written once, used by every attack.  See docs/equations.md."""
 
 import math
 from abc import ABC, abstractmethod

@@ -1,7 +1,4 @@
-"""Losses, per example and never reduced, which grow as the prediction gets worse; expectations over sample models.
-
-In the paper: docs/equations.md.
-"""
+"""Losses per example, which grow as the prediction gets worse; expectations over models.  See docs/equations.md."""
 
 import math
 
@@ -19,7 +16,8 @@ def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor
     Cross-entropy is softplus(s), so its gradient sigmoid(s) grad s points where grad s points; but grad s does not
     vanish, nor lose its direction to rounding, when the network is sure of itself.
     """
-    return _others(z, y).logsumexp(1) - _own(z, y)
+    own, others = _apart(z, y)
+    return others.logsumexp(1) - own
 
 
 def ce(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -34,7 +32,8 @@ def softplus(s: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     """max_{j != y} z_j - z_y: above 0 where the prediction is wrong."""
-    return _others(z, y).amax(1) - _own(z, y)
+    own, others = _apart(z, y)
+    return others.amax(1) - own
 
 
 def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -59,13 +58,8 @@ def log_expectation(log_values: Float[Tensor, "n ..."], p: Float[Tensor, " n"] |
     return (log_values + p.log().reshape(-1, *(1,) * (log_values.dim() - 1))).logsumexp(0)
 
 
-def _own(z: Tensor, y: Tensor) -> Tensor:
-    """Return the logit of the true class."""
-    return z.gather(1, y[:, None]).squeeze(1)
-
-
-def _others(z: Tensor, y: Tensor) -> Tensor:
-    """Return the logits with -inf in the place of the true class."""
+def _apart(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logit of the true class, and all logits with -inf in its place."""
     if z.shape[1] < 2:
         raise GradDivError(
             f"the network has {z.shape[1]} class, expected at least 2: a single output z stands for the logits 0 and z"
@@ -74,4 +68,4 @@ def _others(z: Tensor, y: Tensor) -> Tensor:
         raise GradDivError(
             f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"
         )
-    return z.scatter(1, y[:, None], -torch.inf)
+    return z.gather(1, y[:, None]).squeeze(1), z.scatter(1, y[:, None], -torch.inf)

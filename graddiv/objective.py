@@ -1,7 +1,4 @@
-"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call.
-
-In the paper: docs/equations.md.
-"""
+"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), for any training loop.  See docs/equations.md."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -4,7 +4,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -93,15 +94,13 @@ class Attack(ABC):
         ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
         progress: callback (iterations done, iterations of all restarts), after each iteration.
         """
-        done, total = 0, self.restarts * self.iterations
+        done, total = count(1), self.restarts * self.iterations
 
         def tick() -> None:
-            nonlocal done
-            done += 1
             if progress is not None:
-                progress(done, total)
+                progress(next(done), total)
 
-        problem = self._problem(view, x0, y, epsilon, ids, tick)
+        problem = replace(self._problem(view, x0, y, epsilon, ids), tick=tick)
         view, x0, y, radius = problem.view, problem.x0, problem.y, problem.epsilon
         if len(x0) == 0:
             return x0.clone()
@@ -118,16 +117,10 @@ class Attack(ABC):
         return self.geometry.shrink(self.geometry.project(best, x0, radius), x0, exact)
 
     def _problem(
-        self,
-        view: View | nn.Module,
-        x0: Tensor,
-        y: Tensor,
-        epsilon: float | Tensor,
-        ids: Tensor | None,
-        tick: Callable[[], None] = lambda: None,
+        self, shown: View | nn.Module, x0: Tensor, y: Tensor, epsilon: float | Tensor, ids: Tensor | None
     ) -> Problem:
         """Check all arguments, and return them in the form in which attacks use them."""
-        view, x0, y = as_view(view), plain("x", x0), plain("y", y)
+        view, x0, y = as_view(shown), plain("x", x0), plain("y", y)
         if not x0.is_floating_point() or x0.dtype in HALF:
             raise GradDivError(
                 f"x is of {x0.dtype}, expected float32 or float64: "
@@ -138,17 +131,14 @@ class Attack(ABC):
         if isinstance(F := getattr(view, "F", None), nn.Module):
             check_takes(F, x0)
         check_labels(y, len(x0))
-        _check_pixels(x0, *self.geometry.bounds)
+        low, high = self.geometry.bounds
+        if len(x0) and not (x0.min() >= low and x0.max() <= high):
+            raise GradDivError(
+                f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
+                "divide bytes by 255, and make normalization a layer of the network"
+            )
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
-        return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed, tick)
-
-
-def _check_pixels(x0: Tensor, low: float, high: float) -> None:
-    if len(x0) and not (x0.min() >= low and x0.max() <= high):
-        raise GradDivError(
-            f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
-            "divide bytes by 255, and make normalization a layer of the network"
-        )
+        return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed)
 
 
 def _radii(epsilon: float | Tensor, x0: Tensor) -> PerExample:
@@ -180,10 +170,7 @@ def explaining(problem: Problem) -> Iterator[None]:
 def keep_best(
     best: Float[Tensor, "k b ..."], best_loss: Float[Tensor, "k b"], x: Images, loss: PerExample, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the `count` points of highest loss among `best` and x, for each example, and their losses.
-
-    Highest first, here and in the result; at equal loss the older point goes first.
-    """
+    """Return the `count` points of highest loss among `best` and x, and their losses: highest first, the older at ties."""
     points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
     order = losses.argsort(stable=True, dim=0, descending=True)[:count]
     return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)

@@ -1,7 +1,4 @@
-"""Attacks that need no gradient: Square (Andriushchenko et al. 2020), and what chance alone finds.
-
-In the paper: docs/equations.md.
-"""
+"""Attacks without gradients: Square (Andriushchenko et al. 2020), and random search.  See docs/equations.md."""
 
 import math
 from collections.abc import Callable

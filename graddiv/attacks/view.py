@@ -3,7 +3,7 @@
 [Attack] looks through `Fixed(F)`, EOT^1-[Attack] through `EOT(F, 1)`, EOT-[Attack] through `EOT(F, n)`, a transfer
 attack through `Given(models)`; through `Exact(F)` it sees every model there is, where there are finitely many.  A view
 is pure in k: the models of an iteration can be looked at again, so that a candidate and an incumbent are compared on
-the same ones.  In the paper: docs/equations.md.
+the same ones.  See docs/equations.md.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,4 @@
-"""The data sets: `load(name, split)`, and `augmented` for their training batches.
-
-In the paper: docs/equations.md.
-"""
+"""The data sets: `load(name, split)`, and `augmented` for their training batches.  See docs/equations.md."""
 
 from pathlib import Path
 

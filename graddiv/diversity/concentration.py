@@ -2,9 +2,7 @@
 
 pdf(v; mu, kappa) = C_p(kappa) exp(kappa mu.v) on S^(p-1), C_p(kappa) = kappa^(p/2-1) / ((2 pi)^(p/2) I_{p/2-1}(kappa)):
 the von Mises-Fisher law.  Delta(alpha g) = E[l_F(X + alpha g) - l_F(X)] = alpha g^.g + O(alpha^2), g^ = E grad l_F(X).
-Everything is batched over examples, in float64.
-
-In the paper: docs/equations.md.
+Everything is batched over examples, in float64.  See docs/equations.md.
 """
 
 from collections.abc import Iterable

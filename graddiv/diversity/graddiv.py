@@ -1,7 +1,4 @@
-"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss.
-
-In the paper: docs/equations.md.
-"""
+"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss.  See docs/equations.md."""
 
 import warnings
 from collections.abc import Callable, Sequence

@@ -2,8 +2,7 @@
 
 A loss l(s) of a score s has gradient l'(s) grad s: directions come from grad s, means over models have weights l'(s).
 Weights are kept as logarithms, since all of them underflow where every model is sure of itself.
-
-In the paper: docs/equations.md.
+See docs/equations.md.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,8 +1,6 @@
 """The GradDiv regularizers: pure functions of the unit gradients v: n b p -> b, one value for each example.
 
-All of them see the gradients through their cosines, an n x n Gram matrix per example, kept in float64.
-
-In the paper: docs/equations.md.
+They see the gradients through their cosines, an n x n Gram matrix per example, in float64.  See docs/equations.md.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
 """Gaussian noise on activations: RSE (Liu et al. 2018), PNI (He et al. 2019), WCA-Net (Eustratiadis et al. 2021).
 
-Sites stand around the layers of a network, and `bind` hands the noise to them.  Remarks: docs/zoo.md.  In the paper:
-docs/equations.md.
+Sites stand around the layers of a network, and `bind` hands the noise to them.  See docs/zoo.md, docs/equations.md.
 """
 
 from abc import ABC, abstractmethod

@@ -1,7 +1,6 @@
-"""The paper's architectures (supplement, "Network Architectures"), as plain modules written once.
+"""The paper's architectures, as plain modules written once.  See docs/equations.md.
 
 C(c, k, s, p) is a convolution with c output channels, F(c) a linear layer, MP and AP are max and average pooling by 2.
-In the paper: docs/equations.md.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,6 @@
 """Noise on the image before the network sees it: smoothing, PixelDP, random resizing and crops, mixup inference.
 
-Cohen et al. 2019 and Lecuyer et al. 2019; Xie et al. 2018 and Guo et al. 2018; Pang et al. 2020.  Remarks: docs/zoo.md.
-In the paper: docs/equations.md.
+Cohen 2019 and Lecuyer 2019; Xie 2018 and Guo 2018; Pang 2020 (all et al.).  See docs/zoo.md, docs/equations.md.
 """
 
 from abc import abstractmethod

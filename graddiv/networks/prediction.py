@@ -1,7 +1,4 @@
-"""What a randomized network predicts: the ensemble of several sample models decides.
-
-In the paper: docs/equations.md.
-"""
+"""What a randomized network predicts: the ensemble of several sample models decides.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

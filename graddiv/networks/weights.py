@@ -1,7 +1,4 @@
-"""Gaussian noise on weights: the Bayesian network of Adv-BNN (Liu et al. 2019), parametric noise injection (He 2019).
-
-In the paper: docs/equations.md.
-"""
+"""Gaussian noise on weights: Adv-BNN (Liu et al. 2019) and PNI (He et al. 2019).  See docs/equations.md."""
 
 import math
 import warnings

@@ -1,7 +1,4 @@
-"""Recipes by name, composed of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`.
-
-In the paper: docs/equations.md.
-"""
+"""Recipes by name, of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`.  See docs/equations.md."""
 
 import re
 from collections.abc import Sequence
