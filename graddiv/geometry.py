@@ -1,4 +1,4 @@
-"""The balls of the two norms, cut with the box of valid pixels: written once, used by every attack.  See docs/equations.md."""
+"""The perturbation balls of the two norms, cut with the box of valid pixels, for attacks.  See docs/equations.md."""
 
 import math
 from abc import ABC, abstractmethod
@@ -36,7 +36,6 @@ class Geometry(ABC):
     """B(x0, epsilon) in the l_p norm, cut with the box `bounds` of valid pixels; epsilon is one number per example."""
 
     bounds: tuple[float, float] = (0.0, 1.0)  #: the least and the greatest value of a pixel
-
     name: ClassVar[str]  #: as it stands in records
     p: ClassVar[float]  #: the exponent of the norm
     q: ClassVar[float]  #: the dual exponent, 1/p + 1/q = 1
@@ -48,8 +47,7 @@ class Geometry(ABC):
 
     def diameter(self, pixels: int) -> float:
         """The radius that admits every image with this many pixels: the size of the box, times pixels^(1/p)."""
-        low, high = self.bounds
-        return float((high - low) * pixels ** (1 / self.p))
+        return float((self.bounds[1] - self.bounds[0]) * pixels ** (1 / self.p))
 
     def project(self, x: Images, x0: Images, epsilon: PerExample) -> Images:
         """Project x to the ball, then clip it to the box; x0 lies in the box, so clipping never leaves the ball."""
@@ -136,8 +134,7 @@ class L2(Geometry):
 
 
 LINF = Linf()
-NORMS: Registry[Geometry] = Registry("norm", {"linf": LINF, "l2": L2()})
-"""The norms in which perturbations are measured, by name."""
+NORMS: Registry[Geometry] = Registry("norm", {"linf": LINF, "l2": L2()})  #: in which perturbations are measured
 
 
 def _is_beyond(x: Images, x0: Images, radius: Float64[Tensor, "b ..."]) -> Bool[Tensor, "b ..."]:

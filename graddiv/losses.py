@@ -9,6 +9,8 @@ from torch.nn import functional
 
 from graddiv.errors import GradDivError
 
+Weights = Float[Tensor, " n"] | None  #: probabilities of n sample models; None where all are equally likely
+
 
 def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     """s = log sum_{j != y} exp z_j - z_y, the log-odds against the label.
@@ -46,13 +48,13 @@ def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     return margin(z, y) / (top[:, 0] - top[:, 2] + 1e-12)
 
 
-def expectation(values: Float[Tensor, "n b"], p: Float[Tensor, " n"] | None = None) -> Float[Tensor, " b"]:
-    """sum_i p_i values_i over sample models; the mean where all are equally likely, p = None."""
+def expectation(values: Float[Tensor, "n b"], p: Weights = None) -> Float[Tensor, " b"]:
+    """sum_i p_i values_i over sample models."""
     return values.mean(0) if p is None else (p[:, None] * values).sum(0)
 
 
-def log_expectation(log_values: Float[Tensor, "n ..."], p: Float[Tensor, " n"] | None = None) -> Float[Tensor, "..."]:
-    """log sum_i p_i exp(log_values_i), p_i = 1/n for None."""
+def log_expectation(log_values: Float[Tensor, "n ..."], p: Weights = None) -> Float[Tensor, "..."]:
+    """log sum_i p_i exp(log_values_i)."""
     if p is None:
         return log_values.logsumexp(0) - math.log(len(log_values))
     return (log_values + p.log().reshape(-1, *(1,) * (log_values.dim() - 1))).logsumexp(0)

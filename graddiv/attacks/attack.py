@@ -45,8 +45,8 @@ class Problem:
 class Attack(ABC):
     """attack(view, x0, y, epsilon) -> x_adv, inside the ball of radius epsilon and the box.
 
-    An attack never sees F, never switches modes and never decides whether it has won: success is judged afterwards, on
-    models it has not seen.  Of several restarts the one with the highest loss on fresh models is returned.
+    An attack never sees F, never switches modes and never judges its success, which is done on models it has not seen.
+    Of several restarts the one with the highest loss on fresh models is returned.
     """
 
     geometry: Geometry = Linf()  # noqa: RUF009 -- frozen, so safely shared
@@ -69,7 +69,7 @@ class Attack(ABC):
         return int(vars(self)["m"])
 
     def label(self, view: View) -> str:
-        """Return the row of a table that the attack makes through this view, such as EOT-PGD."""
+        """Return the name of the attack through this view in tables, such as EOT-PGD."""
         return view.label(self.name)
 
     @abstractmethod
@@ -147,10 +147,9 @@ def _radii(epsilon: float | Tensor, x0: Tensor) -> PerExample:
         radius = torch.as_tensor(epsilon, dtype=x0.dtype, device=x0.device)
     except (TypeError, ValueError):
         raise GradDivError(f"epsilon is {epsilon!r}, expected a number or one for each of {len(x0)}") from None
-    if radius.dim() > 1 or (radius.dim() == 1 and len(radius) != len(x0)):
+    if radius.shape not in ((), (len(x0),)):
         raise GradDivError(f"epsilon has shape {tuple(radius.shape)}, expected a number or one for each of {len(x0)}")
-    bad = radius[~((radius >= 0) & (radius < math.inf))]
-    if len(bad):
+    if len(bad := radius[~((radius >= 0) & (radius < math.inf))]):
         raise GradDivError(f"epsilon is {bad[0]:.4g}, expected a finite radius >= 0")
     return radius.expand(len(x0))
 
@@ -170,7 +169,7 @@ def explaining(problem: Problem) -> Iterator[None]:
 def keep_best(
     best: Float[Tensor, "k b ..."], best_loss: Float[Tensor, "k b"], x: Images, loss: PerExample, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the `count` points of highest loss among `best` and x, and their losses: highest first, the older at ties."""
+    """Return the `count` points of highest loss among `best` and x, and their losses: highest first, ties by age."""
     points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
     order = losses.argsort(stable=True, dim=0, descending=True)[:count]
     return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)

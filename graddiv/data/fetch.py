@@ -64,11 +64,8 @@ def retrieve(url: str, destination: Path, md5: str, size: int, progress: Progres
     found, here = md5_of(part), _size(part)
     if found != md5:
         part.unlink()
-        more = " or more" if here > size else ""
-        raise GradDivError(
-            f"{url} gave {here} bytes{more} with md5 {found}, expected {size} bytes with md5 {md5}; "
-            "the bad file was deleted"
-        )
+        gave = f"gave {here} bytes{' or more' if here > size else ''} with md5 {found}"
+        raise GradDivError(f"{url} {gave}, expected {size} bytes with md5 {md5}; the bad file was deleted")
     part.replace(destination)
 
 

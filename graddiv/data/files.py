@@ -26,10 +26,9 @@ class Copy(NamedTuple):
 
 
 def search_path(root: Root = None) -> list[Path]:
-    """Folders to look in: `root` alone when it is given, else $GRADDIV_DATA and then the usual places.
+    """Folders to look in: `root` alone when it is given, else those of $GRADDIV_DATA and then the usual places.
 
-    $GRADDIV_DATA may list several folders as $PATH does.  The usual places are ./data, ~/data and ~/datasets,
-    where torchvision's users keep theirs, and the folder that `graddiv data fetch` writes to by default.
+    ./data, ~/data and ~/datasets are where torchvision's users keep theirs; `graddiv data fetch` writes to the last.
     """
     if root is not None:
         return [_expanded(root)]

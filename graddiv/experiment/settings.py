@@ -8,16 +8,7 @@ from functools import cache
 from inspect import Parameter
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 import graddiv.data
@@ -48,7 +39,7 @@ def listed_in(registry: Mapping[str, object]) -> AfterValidator:
 class Section(BaseModel):
     """One table of a recipe: frozen, and with no other keys than these."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = {"frozen": True, "extra": "forbid", "populate_by_name": True}
 
 
 class DataSection(Section):
@@ -161,8 +152,7 @@ class Experiment(Section):
     @property
     def rules(self) -> Rules:
         """How the network is trained."""
-        defense, settings = self._defense
-        return defense.rules_of(settings)
+        return Defense.rules_of(*self._defense)
 
     @property
     def schedule(self) -> tuple[StageSection, ...]:
@@ -223,14 +213,9 @@ class Experiment(Section):
         return f"{self.data.name}-{self.method}-{self.scale}-{self.digest}"
 
     @property
-    def work(self) -> float:
-        """Multiplications that training takes, about."""
-        return training_work(self)
-
-    @property
     def cost(self) -> str:
         """The time training takes on two CPU cores, about."""
-        return duration(self.work / TWO_CORES)
+        return duration(training_work(self) / TWO_CORES)
 
     def to_toml(self) -> str:
         """The recipe, complete: what is absent is off."""
@@ -259,8 +244,7 @@ class Experiment(Section):
 
         defense, settings = self._defense
         provided = {
-            "module": lambda: members(1)[0],
-            "members": lambda: members,
+            **{"module": lambda: members(1)[0], "members": lambda: members},
             "input_shape": lambda: SOURCES[self.data.name].shape,
             "examples": lambda: self.training_set(root) if data is None else data,
         }

@@ -90,10 +90,7 @@ class Visit(NamedTuple):
 
 
 class SiteNetwork(RowNoise):
-    """Noise at each of the sites, which take the place of their layers in the module.
-
-    visits: what `find` says of the layers.
-    """
+    """Noise at each of the sites, which take the place of their layers in the module; `visits` are what `find` says."""
 
     def __init__(
         self, module: nn.Module, sites: Mapping[str, Site], visits: Mapping[str, Visit], **settings: Any
@@ -290,8 +287,7 @@ def wca(module: nn.Module, input_shape: Sequence[int], *, features: Count = 32) 
     visits = find(module, (nn.Linear,), input_shape)
     if not visits:
         raise GradDivError(f"{type(module).__name__} has no linear layer inside, expected a linear classifier")
-    name, visit = visits.popitem()
-    last = visit.layer
+    name, (last, *_) = visits.popitem()
     assert isinstance(last, nn.Linear)
     # another initialization has another head
     with isolated(fold(0, "wca", float(last.weight.detach().flatten()[0]).hex())):

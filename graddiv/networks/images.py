@@ -147,16 +147,14 @@ class TransformNetwork(InputNoise):
         super().__init__(module, {"outcome": ()}, counts={"outcome": len(self.outcomes)}, padding=padding)
         p = [1 / len(places) / len(axis) ** 2 for axis in places for _ in range(len(axis) ** 2)]
         self.probabilities = torch.tensor(p, dtype=torch.float64)
-        like = next(module.parameters())
         for name, axis in (("rows", 0), ("columns", 1)):
             matrices = torch.stack([outcome[axis].matrix(pixels, canvas) for outcome in self.outcomes])
-            self.register_buffer(name, matrices.to(like), persistent=False)
+            self.register_buffer(name, matrices.to(next(module.parameters())), persistent=False)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         return {"outcome": self.support().number(uniform(seed, batch, 1)[:, 0]).to(self.device)}
 
-    def mean(self) -> None:  # type: ignore[override]
-        """A choice has no mean."""
+    def mean(self) -> None: ...  # type: ignore[override]  # a choice has none
 
     def support(self) -> Support:
         everything = torch.arange(len(self.rows), device=self.device)
@@ -245,8 +243,7 @@ class MixupNetwork(InputNoise):
             "choice": (choice * (len(self.members) - 1)).long().to(self.device),
         }
 
-    def mean(self) -> None:  # type: ignore[override]
-        """A choice has no mean."""
+    def mean(self) -> None: ...  # type: ignore[override]  # a choice has none
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         with torch.no_grad():

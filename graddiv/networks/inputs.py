@@ -47,8 +47,7 @@ def plain(name: str, value: object) -> Tensor:
 
 def check_takes(module: nn.Module, x: Tensor) -> None:
     """Refuse images that the parameters of a network cannot be multiplied with, and parameters without gradients."""
-    parameters = [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]
-    if not parameters:
+    if not (parameters := [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]):
         return
     types = {p.dtype for p in parameters}
     if half := types.intersection(HALF):
@@ -77,11 +76,10 @@ def check_labels(y: Tensor, examples: int) -> None:
 
 def check_is_module(module: object) -> None:
     """Refuse what is no module: most often a class in place of what it makes, or a function."""
-    if isinstance(module, nn.Module):
-        return
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise GradDivError(f"the network is the class {module.__name__}, expected a module: {module.__name__}()")
-    raise GradDivError(f"the network is of type {type(module).__name__}, expected a module or a RandomizedNetwork")
+    if not isinstance(module, nn.Module):
+        raise GradDivError(f"the network is of type {type(module).__name__}, expected a module or a RandomizedNetwork")
 
 
 @contextmanager
@@ -92,10 +90,8 @@ def naming_the_shape(x: Tensor) -> Iterator[None]:
     except GradDivError:
         raise
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise GradDivError(
-            f"the network cannot be called with images of shape {tuple(x.shape[1:])}: {reason}"
-        ) from error
+        shape, reason = tuple(x.shape[1:]), (str(error).splitlines() or [type(error).__name__])[0]
+        raise GradDivError(f"the network cannot be called with images of shape {shape}: {reason}") from error
 
 
 def logits_of(output: object, who: str, batch: int) -> Tensor:

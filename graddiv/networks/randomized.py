@@ -65,8 +65,8 @@ class RandomizedNetwork(nn.Module, ABC):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         """Draw noise ~ p, a pure function of the seed, on the parameters' device.
 
-        With `batch`, the data-set indices of a training batch, noise on images and activations is drawn for each
-        example apart, addressed by its index; without it one value serves every x, which makes f one function.
+        With `batch`, data-set indices, noise on images and activations is drawn for each example apart, addressed by
+        its index; without it one value serves every x, which makes f one function.
         """
 
     def bind(self, noise: Noise, theta: "Theta | None" = None) -> SampleModel:

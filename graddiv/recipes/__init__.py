@@ -16,7 +16,6 @@ from graddiv.networks import DEFENSES
 from graddiv.runs import starting_point
 
 SCALES = ("paper", "quick", "demo")
-
 LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)  #: the paper cross-validates lambda over [0.05, 10]
 CONTROL = "control"  #: adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R
 DEEPEST = 10  #: nested tables that an override may name
@@ -60,11 +59,11 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
         return title(experiment.method)
     start = experiment.network.start
     second_stage = bool(experiment.stages) or start is not None
-    from_scratch = not second_stage and bool(usual.stages)
-    ours, theirs = _traits(experiment), _traits(usual, -1 if second_stage else 0)
-    different = [text for key, text in ours.items() if theirs.get(key, text) != text]
+    name = title(experiment.method) + (" from scratch" if usual.stages and not second_stage else "")
+    theirs = _traits(usual, -1 if second_stage else 0)
+    different = [text for key, text in _traits(experiment).items() if theirs.get(key, text) != text]
     steeper = ["one filter made steeper"] if start is not None and "steep-filter" in start.path else []
-    return ", ".join([title(experiment.method) + (" from scratch" if from_scratch else ""), *different, *steeper])
+    return ", ".join([name, *different, *steeper])
 
 
 def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:

@@ -44,8 +44,7 @@ def train(
 ) -> RandomizedNetwork:
     """Train, or resume training, in `directory`; return the trained network, in eval mode.
 
-    The directory, a `Run`, holds the recipe, the log, the last checkpoint and, if the recipe says so, that of every
-    k-th epoch.  Killed at any moment, the same call resumes and ends with the same bits.
+    Killed at any moment, the same call resumes and ends with the same bits.
 
     data_root: the folder of the official data files; by default the usual places are searched.
     device: such as "cpu" or "cuda:1"; by default CUDA if there is any.
@@ -80,8 +79,7 @@ class _Training:
         self.F = experiment.build(self.data).to(process.device)
         if sync_batch_norm:
             self.F.module = _synchronized(self.F.module, process)
-        channels_last(self.F)
-        self.F.train()
+        channels_last(self.F).train()
         self.progress = TrainingPosition()
         self.log: Log | None = None
         if process.writes:
@@ -233,12 +231,11 @@ class _Training:
         return concentration(self.F, self.data, fold(self.experiment.seed, "probe", epoch))
 
     def _save(self, path: Path) -> None:
-        if self.log is None:
-            return
-        self.progress.log_size = self.log.size
-        network = {f"network.{name}": t for name, t in self.F.state_dict().items()}
-        tensors = network | moments_of(self.optimizer, self.F)
-        store.write_tensors(path, tensors, {"progress": vars(self.progress)})
+        if self.log is not None:
+            self.progress.log_size = self.log.size
+            network = {f"network.{name}": t for name, t in self.F.state_dict().items()}
+            tensors = network | moments_of(self.optimizer, self.F)
+            store.write_tensors(path, tensors, {"progress": vars(self.progress)})
 
 
 @lru_cache(maxsize=1)

@@ -19,8 +19,7 @@ def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, f
     """The paper's measures of concentration, means over the first training images, from n = 3 gradients each.
 
     `usable` is the share of images of which all gradients have a direction; where it is 0, it stands alone.  `norm` is
-    the mean length of these gradients of the soft margin, which the measures ignore: R may disperse directions and
-    change lengths.
+    the mean length of these gradients of the soft margin, which the measures ignore.
     """
     data, count = data.take(slice(0, PROBE)), 0
     measures = {**{f"R_{name}": R for name, R in REGULARIZERS.items()}, "rho": debiased_mrl}
