@@ -101,10 +101,9 @@ def _append(url: str, part: Path, size: int, progress: Progress) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            error.close()
-            return  # nothing is lacking; the checksum judges what is here
-        raise
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        return error.close()  # nothing is lacking; the checksum judges what is here
     with response:
         resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
         start = start if response.status == http.HTTPStatus.PARTIAL_CONTENT and resumed else 0

@@ -87,14 +87,12 @@ def fetch_command(source: Source, root: Root = None) -> str:
 
 def verified(source: Source, file: str, root: Root = None) -> Path:
     """Return the path of the file, once it is found and its md5 shows that it is the official one."""
-    copy = locate(source, file, root)
-    if copy is None:
+    if (copy := locate(source, file, root)) is None:
         raise GradDivError(
             f"data set '{source.name}' is missing: no {_forms(source, file)[0]} in "
             f"{', '.join(map(str, _folders(source, root)))}; get it with '{fetch_command(source, root)}'"
         )
-    md5 = md5_of(copy.path)
-    if md5 != copy.md5:
+    if (md5 := md5_of(copy.path)) != copy.md5:
         twins = [f" (the official {Path(name).name})" for name, other in source.md5s.items() if other == md5]
         raise GradDivError(
             f"{copy.path} has md5 {md5}{''.join(twins)}, expected {copy.md5}; "
@@ -115,10 +113,8 @@ def inspect(source: Source, root: Root = None) -> Iterator[tuple[Copy, str | Non
 
 def status(source: Source, root: Root = None) -> str:
     """Say in a few words where the data set is, or with which command it can be fetched."""
-    if not source.files:
-        return "generated"
-    if source.embedded:
-        return "embedded in the package"
+    if source.embedded or not source.files:
+        return "embedded in the package" if source.embedded else "generated"
     copies = list(located(source, root).values())
     folders = dict.fromkeys(str(copy.root) for copy in copies if copy is not None)
     if None not in copies:

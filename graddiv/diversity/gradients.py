@@ -129,7 +129,7 @@ def mean_gradient(
 ) -> MeanGradient:
     """(1/n) sum_i w_i grad s_i for one of the OBJECTIVES.
 
-    models: the n sample models, taken one after the other; one graph at a time, so memory does not grow with n.
+    models: the n sample models, with one graph at a time, so memory does not grow with n.
     probabilities: p of the models; with them the mean is sum_i p_i w_i grad s_i.
     logits: a list to which those of each model are appended.
     """

@@ -66,11 +66,9 @@ class Site(nn.Module, ABC):
                 f"a module with {self.defense} noise was called without noise: "
                 "call a sample model, f = F.bind(F.draw(seed)), then f(x)"
             )
-        if noise.shape[1:] != shape:
-            raise GradDivError(
-                f"{self.defense} noise was made for activations of shape {tuple(noise.shape[1:])} but met {shape}: "
-                "pass the true input_shape"
-            )
+        if (made := tuple(noise.shape[1:])) != shape:
+            which = f"{self.defense} noise was made for activations of shape {made}"
+            raise GradDivError(f"{which} but met {shape}: pass the true input_shape")
         if len(noise) == 0:  # stands for the layer without noise
             return h
         check_rows(len(noise), len(h))

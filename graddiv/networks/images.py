@@ -162,10 +162,8 @@ class TransformNetwork(InputNoise):
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         R, C = (of[noise["outcome"]][:, None].to(x.dtype) for of in (self.rows, self.columns))
-        if x.shape[2:] != (R.shape[3], C.shape[3]):
-            raise GradDivError(
-                f"images are {tuple(x.shape[2:])}, expected {(R.shape[3], C.shape[3])}, as input_shape said"
-            )
+        if (found := tuple(x.shape[2:])) != (shape := (R.shape[3], C.shape[3])):
+            raise GradDivError(f"images are {found}, expected {shape}, as input_shape said")
         covered = R.sum(3, keepdim=True) @ C.sum(3, keepdim=True).mT
         return R @ x @ C.mT + self.padding * (1 - covered)
 
@@ -238,10 +236,8 @@ class MixupNetwork(InputNoise):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         *u, choice = uniform(seed, batch, len(self.members) + 1).cpu().unbind(1)
         partner = [rows[(u_c * len(rows)).long()] for rows, u_c in zip(self.members, u, strict=True)]
-        return {
-            "partner": torch.stack(partner, dim=1).to(self.device),
-            "choice": (choice * (len(self.members) - 1)).long().to(self.device),
-        }
+        choice = (choice * (len(self.members) - 1)).long()
+        return {"partner": torch.stack(partner, dim=1).to(self.device), "choice": choice.to(self.device)}
 
     def mean(self) -> None: ...  # type: ignore[override]  # a choice has none
 

@@ -45,9 +45,9 @@ def title(method: str) -> str:
     """The method's name in tables: Adv-BNN + GradDiv."""
     base, _, extra = method.partition("+")
     plain = str(methods()[base]["title"]) if base in methods() else base
-    regularizer = extra.removeprefix("graddiv").removeprefix("-")
     if extra == CONTROL:
         return f"{plain}, second stage without GradDiv"
+    regularizer = extra.removeprefix("graddiv").removeprefix("-")
     return plain + (" + GradDiv" if extra else "") + (f"-{regularizer}" if regularizer else "")
 
 
@@ -69,8 +69,10 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
 def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
     """What a title may tell of a training, in words; the epochs are those of one stage."""
     adversary, R = experiment.adversary_of(experiment.schedule[-1]), experiment.regularization
-    width, epochs = experiment.network.width, experiment.schedule[stage].epochs
-    told = {"width": f"width 1/{1 / width:g}", "epochs": f"{epochs} epochs"}
+    told = {
+        "width": f"width 1/{1 / experiment.network.width:g}",
+        "epochs": f"{experiment.schedule[stage].epochs} epochs",
+    }
     if adversary is not None:
         told |= {"n": f"trained against {adversary.n} draws", "m": f"trained against {adversary.m} steps"}
     if R is not None:
@@ -109,11 +111,10 @@ def _from(values: Tables, start: Path) -> Tables:
     values = {**values, "network": {**values.get("network", {}), "from": str(start)}}
     if not values.get("stages"):
         return values
-    second, *later = values["stages"]
-    graddiv, n = second.get("graddiv"), second.get("adversary_n")
-    before = {key: value for key, value in values["training"].items() if key != "decays"}
-    training = before | {key: value for key, value in second.items() if key not in ("graddiv", "adversary_n")}
-    values = {**values, "training": training, "stages": later, "graddiv": graddiv}
+    (second, *later), training = map(dict, values["stages"]), dict(values["training"])
+    graddiv, n = second.pop("graddiv", None), second.pop("adversary_n", None)
+    training.pop("decays", None)
+    values |= {"training": training | second, "stages": later, "graddiv": graddiv}
     if n is not None:
         values["adversary"] = {**values.get("adversary", {}), "n": n}
     return {key: value for key, value in values.items() if value is not None}
@@ -171,8 +172,7 @@ def _random(method: Tables) -> bool:
 
 
 def _shipped(name: str) -> Tables:
-    text = (files("graddiv.recipes") / f"{name}.toml").read_text(encoding="utf-8")
-    return store.parse_toml(text, f"{name}.toml")
+    return store.parse_toml((files("graddiv.recipes") / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
 
 
 def _set(values: Tables, override: str) -> str | None:

@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -258,10 +259,9 @@ def _check_batch(batch: int, experiment: Experiment, examples: int, process: Pro
 
 def _synchronized(module: nn.Module, process: Process) -> nn.Module:
     """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
-    if process.device.type != "cuda":
+    if (kind := process.device.type) != "cuda":
         raise GradDivError(
-            f"--sync-batch-norm needs CUDA, but the device is {process.device.type}: leave it out, and batch norm uses "
-            "the statistics of each process's own images"
+            f"--sync-batch-norm needs CUDA, but the device is {kind}: leave it out, and batch norm uses the statistics "
+            "of each process's own images"
         )
-    synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    return synchronized
+    return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
