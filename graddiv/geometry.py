@@ -74,9 +74,7 @@ class Geometry(ABC):
 class Linf(Geometry):
     """max_i |delta_i| <= epsilon."""
 
-    name = "Linf"
-    p = math.inf
-    q = 1.0
+    name, p, q = "Linf", math.inf, 1.0
 
     def clip(self, delta: Images, epsilon: PerExample) -> Images:
         radius = per_example(epsilon, delta)
@@ -100,9 +98,7 @@ class Linf(Geometry):
 class L2(Geometry):
     """sqrt(sum_i delta_i^2) <= epsilon."""
 
-    name = "L2"
-    p = 2.0
-    q = 2.0
+    name, p, q = "L2", 2.0, 2.0
 
     def clip(self, delta: Images, epsilon: PerExample) -> Images:
         length = self.norm(delta)

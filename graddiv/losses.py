@@ -67,7 +67,6 @@ def _apart(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
             f"the network has {z.shape[1]} class, expected at least 2: a single output z stands for the logits 0 and z"
         )
     if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
-        raise GradDivError(
-            f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"
-        )
+        last = z.shape[1] - 1
+        raise GradDivError(f"labels lie in [{y.min()}, {y.max()}], expected 0..{last}: one of the network's outputs")
     return z.gather(1, y[:, None]).squeeze(1), z.scatter(1, y[:, None], -torch.inf)

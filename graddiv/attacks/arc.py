@@ -35,7 +35,6 @@ class ARC(Attack):
     eta: Positive = 1.0  #: the radius within which one step fools the members, as a share of epsilon; 1 as in the paper
     redraw: Count = 4  #: steps that the same models serve; a deterministic or exact view has no others
     rule: Rule = "softmax"  #: what is pushed: the log-margin of the mean softmax, or the accuracy of a draw
-
     name = "ARC"
     passes_per_iteration = 12.0
 

@@ -122,23 +122,24 @@ class Attack(ABC):
         """Check all arguments, and return them in the form in which attacks use them."""
         view, x0, y = as_view(shown), plain("x", x0), plain("y", y)
         if not x0.is_floating_point() or x0.dtype in HALF:
-            raise GradDivError(
-                f"x is of {x0.dtype}, expected float32 or float64: "
-                "convert it with x.float(), or bytes with x.float() / 255"
-            )
+            how = "convert it with x.float(), or bytes with x.float() / 255"
+            raise GradDivError(f"x is of {x0.dtype}, expected float32 or float64: {how}")
         if x0.device != y.device:
             raise GradDivError(f"x lies on {x0.device} and y on {y.device}: move one of them")
         if isinstance(F := getattr(view, "F", None), nn.Module):
             check_takes(F, x0)
         check_labels(y, len(x0))
-        low, high = self.geometry.bounds
-        if len(x0) and not (x0.min() >= low and x0.max() <= high):
-            raise GradDivError(
-                f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
-                "divide bytes by 255, and make normalization a layer of the network"
-            )
+        _check_pixels(x0, *self.geometry.bounds)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
         return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed)
+
+
+def _check_pixels(x0: Tensor, low: float, high: float) -> None:
+    if len(x0) and not (x0.min() >= low and x0.max() <= high):
+        raise GradDivError(
+            f"x lies in [{x0.min():.4g}, {x0.max():.4g}], expected within the bounds [{low}, {high}]: "
+            "divide bytes by 255, and make normalization a layer of the network"
+        )
 
 
 def _radii(epsilon: float | Tensor, x0: Tensor) -> PerExample:

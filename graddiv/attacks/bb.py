@@ -17,7 +17,6 @@ from graddiv.registries import Count, Positive, PositiveShare, Range
 
 Pixels = Float[Tensor, "b d"]
 Column = Float[Tensor, "b 1"]
-
 TRIALS = 10  #: how many noise images are tried, and gradient steps taken, to find an adversarial starting point
 BISECTIONS = 10  #: how often the way from x0 to that point is halved to find the boundary
 NEWTON = 30  #: most Newton iterations; enough for the hardest of many random problems, most are solved in ten
@@ -40,7 +39,6 @@ class BB(MinimalAttack):
     decays: Count = 20  #: how many times it shrinks, spread evenly over the m iterations
     momentum: Annotated[float, Range(ge=0, lt=1)] = 0.8  #: the weight of the earlier gradients in w_k
     overshoot: Annotated[float, Range(ge=1, lt=2)] = 1.1  #: how far steps lead beyond the boundary; 1 leads to it
-
     name = "B&B"
     passes_per_iteration = 4.0
     reference_clips = True

@@ -212,7 +212,6 @@ class FAB(MinimalAttack):
     alpha_max: Share = 0.1  #: the greatest weight of the point that is reached from x0
     eta: Annotated[float, Range(ge=1)] = 1.05  #: how far steps go, in lengths of the way to the hyperplane
     beta: PositiveShare = 0.9  #: the share of an adversarial point's distance from x0 that the next step starts at
-
     name = "FAB"
     passes_per_iteration = 12.0
     reference_clips = False

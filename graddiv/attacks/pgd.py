@@ -28,7 +28,6 @@ class PGD(Attack):
     m: Count = 50  #: iterations
     alpha: Positive = 0.25  #: length of a step as a share of epsilon
     random_start: bool = False  #: whether the first run, too, starts from a random point of the ball
-
     name = "PGD"
 
     def run(self, problem: Problem, restart: int) -> Images:
@@ -58,7 +57,6 @@ class FGSM(PGD):
 
     m: Count = 1
     alpha: Positive = 1.0
-
     name = "FGSM"
 
 
@@ -71,7 +69,6 @@ class RotatedPGD(PGD):
     """
 
     angle: Annotated[float, Range(ge=0, le=180)] = 0.0  #: in degrees
-
     name = "rotated PGD"
 
     def proxy(self, g: Images, problem: Problem, iteration: int) -> Images:

@@ -32,7 +32,6 @@ class Square(Attack):
     objective: str = "margin"
     m: Count = 5000  #: queries, each of which asks all models of an iteration; 5000 as in AutoAttack
     p_init: PositiveShare = 0.8  #: the share of the image that the first squares cover; the default is AutoAttack's
-
     name = "Square"
     passes_per_iteration = 1.5
 
@@ -128,7 +127,6 @@ class RandomSearch(Attack):
 
     samples: Count = 100_000  #: random points per example; 100,000 as the checklist of Athalye et al. suggests
     confirmed: Count = 20  #: how many of the best are scored again on fresh models
-
     name = "random search"
     passes_per_iteration = 1.0
 

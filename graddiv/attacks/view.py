@@ -1,9 +1,8 @@
 """What the adversary sees: `view(k)` yields the sample models of iteration k, one at a time.
 
 [Attack] looks through `Fixed(F)`, EOT^1-[Attack] through `EOT(F, 1)`, EOT-[Attack] through `EOT(F, n)`, a transfer
-attack through `Given(models)`; through `Exact(F)` it sees every model there is, where there are finitely many.  A view
-is pure in k: the models of an iteration can be looked at again, so that a candidate and an incumbent are compared on
-the same ones.  See docs/equations.md.
+attack through `Given(models)`; `Exact(F)` shows all models, where there are finitely many.  A view is pure in k, so
+that a candidate and an incumbent can be compared on the same models.  See docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
@@ -37,10 +36,7 @@ class Cost:
 
 
 class View(ABC):
-    """The sample models of each iteration, and the questions an attack may ask about them.
-
-    Every answer is computed model by model with one graph alive at a time, so memory does not grow with n.
-    """
+    """The models of each iteration, and what an attack may ask of them; one graph is alive at a time, whatever n."""
 
     prefix = ""  #: what stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD
     fresh = True  #: whether each iteration has models of its own, so that losses of two iterations cannot be compared
@@ -86,10 +82,8 @@ class View(ABC):
         answers = self._asked(k, points)
         losses = torch.stack([goal.value(torch.stack([goal.s(f, y) for f in z]), p) for z in answers])
         if (is_nan := losses.isnan().any(0)).any():
-            raise GradDivError(
-                f"the loss of {int(is_nan.sum())} of {len(y)} examples is NaN: "
-                "look at the network's weights and at the input"
-            )
+            which = f"the loss of {int(is_nan.sum())} of {len(y)} examples"
+            raise GradDivError(f"{which} is NaN: look at the network's weights and at the input")
         return losses
 
     def member_logits(self, k: int, x: Images) -> Float[Tensor, "n b c"]:
@@ -253,9 +247,8 @@ class Exact(NetworkView):
         super().__init__(F, seed=0)
         support = self.F.support()
         if support is None:
-            raise GradDivError(
-                f"the noise of {type(self.F).__name__} has no finite support: look through EOT(F, n) instead"
-            )
+            kind = type(self.F).__name__
+            raise GradDivError(f"the noise of {kind} has no finite support: look through EOT(F, n) instead")
         self.noises, self.n = support.noises, len(support.noises)
         self.probabilities = None if support.is_uniform else support.probabilities
         self.prefix = "EOT-" if self.n > 1 else ""
@@ -269,8 +262,6 @@ def as_view(target: View | nn.Module) -> View:
     if isinstance(target, View):
         return target
     if isinstance(target, RandomizedNetwork) and target.random:
-        raise GradDivError(
-            f"{type(target).__name__} is random: say how the adversary sees it, "
-            "with Fixed(F), EOT(F, n) or Given(models)"
-        )
+        how = "say how the adversary sees it, with Fixed(F), EOT(F, n) or Given(models)"
+        raise GradDivError(f"{type(target).__name__} is random: {how}")
     return Fixed(target)

@@ -102,10 +102,7 @@ class Dataset:
 def crop_and_flip(
     images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
 ) -> Float32[Tensor, "b c h w"]:
-    """Shift each image by up to 4 pixels, zeros coming in, and mirror half of them, as Adv-BNN does in training.
-
-    A crop depends on (seed, epoch, id), not on the batch.
-    """
+    """Shift each image by up to 4 pixels, zeros coming in, and mirror half of them; addressed by (seed, epoch, id)."""
     image, channel, height, width = (torch.arange(n, device=images.device) for n in images.shape)
     top, left, mirror = uniform(fold(seed, "augment", epoch), ids.to(images.device), 3).unbind(1)
     rows = (top * (2 * PADDING + 1)).long()[:, None] + height

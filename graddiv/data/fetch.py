@@ -56,10 +56,8 @@ def retrieve(url: str, destination: Path, md5: str, size: int, progress: Progres
             failures = 1 if _size(part) > longest else failures + 1
         longest = max(longest, _size(part))
         if failures >= ATTEMPTS:
-            raise GradDivError(
-                f"{url} could not be downloaded ({reason}); {_size(part)} bytes are kept in {part}, "
-                "and the same command resumes there"
-            )
+            kept = f"{_size(part)} bytes are kept in {part}, and the same command resumes there"
+            raise GradDivError(f"{url} could not be downloaded ({reason}); {kept}")
         time.sleep(PAUSE * 2 ** (failures - 1))
     found, here = md5_of(part), _size(part)
     if found != md5:

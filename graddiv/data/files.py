@@ -94,10 +94,8 @@ def verified(source: Source, file: str, root: Root = None) -> Path:
         )
     if (md5 := md5_of(copy.path)) != copy.md5:
         twins = [f" (the official {Path(name).name})" for name, other in source.md5s.items() if other == md5]
-        raise GradDivError(
-            f"{copy.path} has md5 {md5}{''.join(twins)}, expected {copy.md5}; "
-            f"get it again with '{fetch_command(source, root)}'"
-        )
+        again = f"get it again with '{fetch_command(source, root)}'"
+        raise GradDivError(f"{copy.path} has md5 {md5}{''.join(twins)}, expected {copy.md5}; {again}")
     return copy.path
 
 

@@ -83,7 +83,7 @@ def _ratio_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, ".
 
 
 class Moments(NamedTuple):
-    """Means over the gradients of cross-entropy g_i = sigmoid(s_i) grad s_i and their directions v_i, per example.
+    """Means over g_i = sigmoid(s_i) grad s_i, the gradients of cross-entropy, and their directions v_i, per example.
 
     Lengths are divided by exp(log_scale), the greatest weight, as weights may underflow.
     """

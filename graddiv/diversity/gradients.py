@@ -1,8 +1,7 @@
-"""Input gradients of sample models, their directions, and their mean over models.
+"""Input gradients of sample models, their directions, and their mean over models.  See docs/equations.md.
 
 A loss l(s) of a score s has gradient l'(s) grad s: directions come from grad s, means over models have weights l'(s).
 Weights are kept as logarithms, since all of them underflow where every model is sure of itself.
-See docs/equations.md.
 """
 
 from collections.abc import Callable, Iterable

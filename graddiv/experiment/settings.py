@@ -103,10 +103,7 @@ class StageSection(Schedule):
 
 
 class Experiment(Section):
-    """What `graddiv train` does, all of it: two experiments that are equal end in the same bits.
-
-    `parse` makes one; its model also has a field for each registered defense, which is that section of the recipe.
-    """
+    """All that `graddiv train` does; equal ones end in the same bits.  `parse` adds a field for each defense."""
 
     method: Name = "custom"  #: the name of the defense in tables
     scale: Name = "custom"  #: paper, quick, demo: at which scale the paper's setting is followed
@@ -199,10 +196,8 @@ class Experiment(Section):
 
     @property
     def digest(self) -> str:
-        """Names the run: equal trainings have equal digests, whatever their names and the path they start from.
-
-        Settings at their defaults are left out, so that a new setting does not rename old runs.
-        """
+        """Names the run: equal trainings have equal digests, whatever their names and the path they start from."""
+        # without defaults, so that a new setting does not rename old runs
         labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
         values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]

@@ -62,13 +62,11 @@ class Site(nn.Module, ABC):
     def _noisy(self, h: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         noise, shape = self._buffers["noise"], self.noise_shape(tuple(h.shape[1:]))
         if noise is None:
-            raise GradDivError(
-                f"a module with {self.defense} noise was called without noise: "
-                "call a sample model, f = F.bind(F.draw(seed)), then f(x)"
-            )
+            how = "call a sample model, f = F.bind(F.draw(seed)), then f(x)"
+            raise GradDivError(f"a module with {self.defense} noise was called without noise: {how}")
         if (made := tuple(noise.shape[1:])) != shape:
-            which = f"{self.defense} noise was made for activations of shape {made}"
-            raise GradDivError(f"{which} but met {shape}: pass the true input_shape")
+            found = f"{self.defense} noise was made for activations of shape {made} but met {shape}"
+            raise GradDivError(f"{found}: pass the true input_shape")
         if len(noise) == 0:  # stands for the layer without noise
             return h
         check_rows(len(noise), len(h))

@@ -151,9 +151,7 @@ class TotalVariationNetwork(InputNoise):
         return {name: zero + 0.5 for name, zero in super().mean().items()}
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
-        def step(x: Tensor) -> Tensor:
-            return rebuilt(x, noise["keep"], self.lam, self.iterations)
-
+        step = partial(rebuilt, keep=noise["keep"], lam=self.lam, iterations=self.iterations)
         return step(x) if self.gradient == "unrolled" else straight_through(step)(x)
 
 

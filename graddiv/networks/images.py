@@ -179,8 +179,7 @@ def resize_and_pad(
     Returns a `RandomizedNetwork` whose noise chooses size and place, each uniformly.
 
     module, input_shape: any trained network that takes the canvas, and the shape of one image, (c, h, w) with h = w.
-    margin: the canvas has `margin` more pixels a side than the image, and r goes from the image's size to one less than
-        the canvas: 36 for 32 in CIFAR-10, as in DEEPSEC.
+    margin: how many more pixels a side the canvas has than the image, 36 for 32 in DEEPSEC; r is less than the canvas.
     shrink: for networks with a fixed input size: the canvas is as large as the image, and r up to `margin` smaller.
     padding: the brightness around the image.  Mid-gray: the papers say zeros, but pad after scaling to [-1, 1].
     """
@@ -269,9 +268,8 @@ def mixup_inference(
     if not images.is_floating_point():
         raise GradDivError(f"the pool's images are {images.dtype}, expected floats in the pixel range of x")
     if len(images) != len(labels) or len(labels) == 0 or labels.min() < 0:
-        raise GradDivError(
-            f"the pool has {len(images)} images and {len(labels)} labels, expected as many, some, and none below 0"
-        )
+        found = f"the pool has {len(images)} images and {len(labels)} labels"
+        raise GradDivError(f"{found}, expected as many, some, and none below 0")
     members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(int(labels.max()) + 1)]
     counts = [len(rows) for rows in members]
     if len(counts) < 2 or 0 in counts:

@@ -68,10 +68,8 @@ def check_takes(module: nn.Module, x: Tensor) -> None:
 def check_labels(y: Tensor, examples: int) -> None:
     """Refuse labels that are not one class for each example."""
     if y.dtype != torch.int64 or y.shape != (examples,):
-        raise GradDivError(
-            f"y has shape {tuple(y.shape)} and type {y.dtype}, "
-            f"expected one int64 label for each of the {examples} examples: {MAKE_LABELS}"
-        )
+        wanted = f"one int64 label for each of the {examples} examples: {MAKE_LABELS}"
+        raise GradDivError(f"y has shape {tuple(y.shape)} and type {y.dtype}, expected {wanted}")
 
 
 def check_is_module(module: object) -> None:
@@ -99,10 +97,8 @@ def logits_of(output: object, who: str, batch: int) -> Tensor:
     logits = output[0] if isinstance(output, (tuple, list)) and output else output
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise GradDivError(
-            f"{who} returned {found} for {batch} inputs, "
-            f"expected logits of shape ({batch}, classes), alone or first in a tuple"
-        )
+        wanted = f"logits of shape ({batch}, classes), alone or first in a tuple"
+        raise GradDivError(f"{who} returned {found} for {batch} inputs, expected {wanted}")
     if logits.shape[1] == 0:
         raise GradDivError(f"{who} returned {tuple(logits.shape)}: the network has 0 classes, expected at least 2")
     if not logits.is_floating_point():

@@ -40,8 +40,8 @@ class RandomizedNetwork(nn.Module, ABC):
 
     `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw`, and `realise` or `bind`.
 
-    Under `torch.no_grad()`, `bind` computes the weights once, as constants: bind again once theta has moved.  With
-    gradients enabled any number of sample models, differentiable in theta, may be alive at once.
+    Under `torch.no_grad()`, `bind` computes the weights once, as constants: bind again once theta has moved.
+    With gradients enabled any number of sample models, differentiable in theta, may be alive at once.
 
     module: the architecture, with its parameters.
     """

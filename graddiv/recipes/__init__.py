@@ -69,10 +69,8 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
 def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
     """What a title may tell of a training, in words; the epochs are those of one stage."""
     adversary, R = experiment.adversary_of(experiment.schedule[-1]), experiment.regularization
-    told = {
-        "width": f"width 1/{1 / experiment.network.width:g}",
-        "epochs": f"{experiment.schedule[stage].epochs} epochs",
-    }
+    width, epochs = experiment.network.width, experiment.schedule[stage].epochs
+    told = {"width": f"width 1/{1 / width:g}", "epochs": f"{epochs} epochs"}
     if adversary is not None:
         told |= {"n": f"trained against {adversary.n} draws", "m": f"trained against {adversary.m} steps"}
     if R is not None:

@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from functools import lru_cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -78,8 +77,13 @@ class _Training:
         self.stages = stages_of(experiment, len(self.data))
         self.total = self.stages[-1].last_step
         self.F = experiment.build(self.data).to(process.device)
-        if sync_batch_norm:
-            self.F.module = _synchronized(self.F.module, process)
+        if sync_batch_norm:  # over the batch of all processes; R sees running statistics: its double backward is safe
+            if process.device.type != "cuda":
+                raise GradDivError(
+                    f"--sync-batch-norm needs CUDA, but the device is {process.device.type}: leave it out, and batch "
+                    "norm uses the statistics of each process's own images"
+                )
+            self.F.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.F.module)  # type: ignore[no-untyped-call]
         channels_last(self.F).train()
         self.progress = TrainingPosition()
         self.log: Log | None = None
@@ -255,13 +259,3 @@ def _check_batch(batch: int, experiment: Experiment, examples: int, process: Pro
             f"training.batch is {batch}, of which each of {process.size} processes gets {batch // process.size}: "
             "this training takes images in pairs, so expected an even number"
         )
-
-
-def _synchronized(module: nn.Module, process: Process) -> nn.Module:
-    """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
-    if (kind := process.device.type) != "cuda":
-        raise GradDivError(
-            f"--sync-batch-norm needs CUDA, but the device is {kind}: leave it out, and batch norm uses the statistics "
-            "of each process's own images"
-        )
-    return cast(nn.Module, nn.SyncBatchNorm.convert_sync_batchnorm(module))  # type: ignore[no-untyped-call]
