@@ -142,7 +142,7 @@ def adp_diversity(
         raise GradDivError(f"ADP has {k} members and {c} classes, expected fewer members than classes")
     p = logits.double().softmax(2)
     mean = p.mean(0)
-    entropy = -torch.special.xlogy(mean, mean.clamp_min(1e-300)).sum(1)
+    entropy: Tensor = -torch.special.xlogy(mean, mean.clamp_min(1e-300)).sum(1)
     others = torch.ones_like(mean, dtype=torch.bool).scatter(1, y[:, None], False)
     wrong = p.transpose(0, 1)[others[:, None].expand(-1, k, -1)].reshape(len(y), k, c - 1)
     wrong = wrong / torch.linalg.vector_norm(wrong, dim=2, keepdim=True).clamp_min(1e-150)
