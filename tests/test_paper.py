@@ -18,7 +18,6 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.budget import BUDGETS, Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.experiment import Experiment
-from graddiv.experiment.cost import training_work
 from graddiv.paper import entries, tasks
 from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO, STUDY, ZOO, entries_of, targets
 from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
@@ -363,7 +362,7 @@ def test_every_training_of_the_study_has_a_label_of_its_own() -> None:
 def test_a_first_stage_that_is_taken_over_takes_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("graddiv.experiment.cost.multiplications_per_second", lambda experiment, device: 1.0)
     trainings = [s for s in tasks_of(Request(entries_of("scatter"), "quick"), tmp_path) if s.need is None]
-    base, second = (training_work(task.compared.experiment) for task in trainings)
+    base, second = (task.compared.experiment.work for task in trainings)
     runner = TaskRunner(ALONE)
     assert runner.seconds(trainings[0]) == base
     assert runner.seconds(trainings[1]) == pytest.approx(second - base, rel=0.01)

@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from graddiv.experiment import TWO_CORES, forward_work, multiplications_per_second, training_seconds
-from graddiv.experiment.cost import training_work
 from graddiv.networks import architecture
 from graddiv.recipes import recipe
 
@@ -36,5 +35,5 @@ def test_a_network_is_tried_once() -> None:
 def test_a_short_training_is_estimated_without_trying_its_network() -> None:
     experiment = recipe("mnist/adv-bnn", "quick", ["data.examples=64", "training.epochs=1", "training.decays=[]"])
     begun = time.perf_counter()
-    assert training_seconds(experiment) == training_work(experiment) / TWO_CORES
+    assert training_seconds(experiment) == experiment.work / TWO_CORES
     assert time.perf_counter() - begun < 0.5

@@ -208,9 +208,14 @@ class Experiment(Section):
         return f"{self.data.name}-{self.method}-{self.scale}-{self.digest}"
 
     @property
+    def work(self) -> float:
+        """Multiplications that training takes, about."""
+        return training_work(self)
+
+    @property
     def cost(self) -> str:
         """The time training takes on two CPU cores, about."""
-        return duration(training_work(self) / TWO_CORES)
+        return duration(self.work / TWO_CORES)
 
     def to_toml(self) -> str:
         """The recipe, complete: what is absent is off."""
