@@ -14,10 +14,7 @@ EXTRAS = {
 
 
 class GradDivError(ValueError):
-    """A mistake in the input, told in one sentence: the thing, the value found and what was expected.
-
-    The command line prints it without a traceback and exits with 2.
-    """
+    """A mistake in the input, in one sentence; the command line prints it without a traceback and exits with 2."""
 
 
 class GradDivWarning(UserWarning):
@@ -47,7 +44,5 @@ def require(extra: str) -> None:
 def explained(error: ModuleNotFoundError) -> GradDivError | None:
     """Return the error that says which extra has the package that was not found; None if none has."""
     package = (error.name or "").partition(".")[0]
-    for extra, packages in EXTRAS.items():
-        if package in packages:
-            return GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")
-    return None
+    extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
+    return GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'") if extra else None

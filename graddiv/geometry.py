@@ -1,7 +1,4 @@
-"""The perturbation balls of the two norms, cut with the box of valid pixels: written once, used by every attack.
-
-In the paper: docs/equations.md.
-"""
+"""The perturbation balls of the two norms, cut with the box of valid pixels, for attacks.  See docs/equations.md."""
 
 import math
 from abc import ABC, abstractmethod
@@ -39,7 +36,6 @@ class Geometry(ABC):
     """B(x0, epsilon) in the l_p norm, cut with the box `bounds` of valid pixels; epsilon is one number per example."""
 
     bounds: tuple[float, float] = (0.0, 1.0)  #: the least and the greatest value of a pixel
-
     name: ClassVar[str]  #: as it stands in records
     p: ClassVar[float]  #: the exponent of the norm
     q: ClassVar[float]  #: the dual exponent, 1/p + 1/q = 1
@@ -51,8 +47,7 @@ class Geometry(ABC):
 
     def diameter(self, pixels: int) -> float:
         """The radius that admits every image with this many pixels: the size of the box, times pixels^(1/p)."""
-        low, high = self.bounds
-        return float((high - low) * pixels ** (1 / self.p))
+        return float((self.bounds[1] - self.bounds[0]) * pixels ** (1 / self.p))
 
     def project(self, x: Images, x0: Images, epsilon: PerExample) -> Images:
         """Project x to the ball, then clip it to the box; x0 lies in the box, so clipping never leaves the ball."""
@@ -79,9 +74,7 @@ class Geometry(ABC):
 class Linf(Geometry):
     """max_i |delta_i| <= epsilon."""
 
-    name = "Linf"
-    p = math.inf
-    q = 1.0
+    name, p, q = "Linf", math.inf, 1.0
 
     def clip(self, delta: Images, epsilon: PerExample) -> Images:
         radius = per_example(epsilon, delta)
@@ -105,9 +98,7 @@ class Linf(Geometry):
 class L2(Geometry):
     """sqrt(sum_i delta_i^2) <= epsilon."""
 
-    name = "L2"
-    p = 2.0
-    q = 2.0
+    name, p, q = "L2", 2.0, 2.0
 
     def clip(self, delta: Images, epsilon: PerExample) -> Images:
         length = self.norm(delta)
@@ -139,8 +130,7 @@ class L2(Geometry):
 
 
 LINF = Linf()
-NORMS: Registry[Geometry] = Registry("norm", {"linf": LINF, "l2": L2()})
-"""The norms in which perturbations are measured, by name."""
+NORMS: Registry[Geometry] = Registry("norm", {"linf": LINF, "l2": L2()})  #: in which perturbations are measured
 
 
 def _is_beyond(x: Images, x0: Images, radius: Float64[Tensor, "b ..."]) -> Bool[Tensor, "b ..."]:

@@ -1,7 +1,4 @@
-"""Losses, per example and never reduced, which grow as the prediction gets worse; expectations over sample models.
-
-In the paper: docs/equations.md.
-"""
+"""Losses per example, which grow as the prediction gets worse; expectations over models.  See docs/equations.md."""
 
 import math
 
@@ -12,6 +9,8 @@ from torch.nn import functional
 
 from graddiv.errors import GradDivError
 
+Weights = Float[Tensor, " n"] | None  #: probabilities of n sample models; None where all are equally likely
+
 
 def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     """s = log sum_{j != y} exp z_j - z_y, the log-odds against the label.
@@ -19,7 +18,8 @@ def soft_margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor
     Cross-entropy is softplus(s), so its gradient sigmoid(s) grad s points where grad s points; but grad s does not
     vanish, nor lose its direction to rounding, when the network is sure of itself.
     """
-    return _others(z, y).logsumexp(1) - _own(z, y)
+    own, others = _apart(z, y)
+    return others.logsumexp(1) - own
 
 
 def ce(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -34,7 +34,8 @@ def softplus(s: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 def margin(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     """max_{j != y} z_j - z_y: above 0 where the prediction is wrong."""
-    return _others(z, y).amax(1) - _own(z, y)
+    own, others = _apart(z, y)
+    return others.amax(1) - own
 
 
 def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
@@ -47,31 +48,25 @@ def dlr(z: Float[Tensor, "b c"], y: Int64[Tensor, " b"]) -> Float[Tensor, " b"]:
     return margin(z, y) / (top[:, 0] - top[:, 2] + 1e-12)
 
 
-def expectation(values: Float[Tensor, "n b"], p: Float[Tensor, " n"] | None = None) -> Float[Tensor, " b"]:
-    """sum_i p_i values_i over sample models; the mean where all are equally likely, p = None."""
+def expectation(values: Float[Tensor, "n b"], p: Weights = None) -> Float[Tensor, " b"]:
+    """sum_i p_i values_i over sample models."""
     return values.mean(0) if p is None else (p[:, None] * values).sum(0)
 
 
-def log_expectation(log_values: Float[Tensor, "n ..."], p: Float[Tensor, " n"] | None = None) -> Float[Tensor, "..."]:
-    """log sum_i p_i exp(log_values_i), p_i = 1/n for None."""
+def log_expectation(log_values: Float[Tensor, "n ..."], p: Weights = None) -> Float[Tensor, "..."]:
+    """log sum_i p_i exp(log_values_i)."""
     if p is None:
         return log_values.logsumexp(0) - math.log(len(log_values))
     return (log_values + p.log().reshape(-1, *(1,) * (log_values.dim() - 1))).logsumexp(0)
 
 
-def _own(z: Tensor, y: Tensor) -> Tensor:
-    """Return the logit of the true class."""
-    return z.gather(1, y[:, None]).squeeze(1)
-
-
-def _others(z: Tensor, y: Tensor) -> Tensor:
-    """Return the logits with -inf in the place of the true class."""
+def _apart(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the logit of the true class, and all logits with -inf in its place."""
     if z.shape[1] < 2:
         raise GradDivError(
             f"the network has {z.shape[1]} class, expected at least 2: a single output z stands for the logits 0 and z"
         )
     if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
-        raise GradDivError(
-            f"labels lie in [{y.min()}, {y.max()}], expected 0..{z.shape[1] - 1}: one of the network's outputs"
-        )
-    return z.scatter(1, y[:, None], -torch.inf)
+        last = z.shape[1] - 1
+        raise GradDivError(f"labels lie in [{y.min()}, {y.max()}], expected 0..{last}: one of the network's outputs")
+    return z.gather(1, y[:, None]).squeeze(1), z.scatter(1, y[:, None], -torch.inf)

@@ -37,10 +37,9 @@ def names_moved_from(module: str, homes: Sequence[str] = ()) -> Callable[[str], 
     """The `__getattr__` of a module from which some names moved; or of one that moved to `homes`, and has warned."""
 
     def getattr_(name: str) -> object:
-        old = f"{module}.{name}"
-        if old in MOVED:
+        if (old := f"{module}.{name}") in MOVED:
             if not homes:
-                _warn(old, MOVED[old])
+                _warn(old)
             return resolve_name(MOVED[old])
         # Python itself asks every module for names such as __file__, while others are being imported
         for home in map(import_module, () if name.startswith("__") else homes):
@@ -51,8 +50,8 @@ def names_moved_from(module: str, homes: Sequence[str] = ()) -> Callable[[str], 
     return getattr_
 
 
-def _warn(old: str, new: str) -> None:
-    warnings.warn(f"{old} is now {new.replace(' ', ', ')}", DeprecationWarning, stacklevel=3)
+def _warn(old: str) -> None:
+    warnings.warn(f"{old} is now {MOVED[old].replace(' ', ', ')}", DeprecationWarning, stacklevel=3)
 
 
 class _Finder(MetaPathFinder, Loader):
@@ -62,8 +61,7 @@ class _Finder(MetaPathFinder, Loader):
         return ModuleSpec(fullname, self, is_package=True) if fullname in MOVED else None
 
     def exec_module(self, module: ModuleType) -> None:
-        old = module.__name__
-        _warn(old, MOVED[old])
+        _warn(old := module.__name__)
         module.__doc__ = f"Now {MOVED[old]}."
         module.__getattr__ = names_moved_from(old, MOVED[old].split())  # type: ignore[method-assign]
 

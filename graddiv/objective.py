@@ -1,7 +1,4 @@
-"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), as one module that any training loop can call.
-
-In the paper: docs/equations.md.
-"""
+"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), for any training loop.  See docs/equations.md."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -49,9 +46,8 @@ class Adversary:
 
     def __post_init__(self) -> None:
         if not 0 <= radius_of(self.epsilon) <= 1:
-            raise GradDivError(
-                f"epsilon is {self.epsilon}, expected from 0 to 1, images lying in [0, 1]{in_bytes(self.epsilon)}"
-            )
+            hint = in_bytes(self.epsilon)
+            raise GradDivError(f"epsilon is {self.epsilon}, expected from 0 to 1, images lying in [0, 1]{hint}")
         check_fields(self)
 
 
@@ -64,10 +60,9 @@ class Objective(nn.Module):
         loss.backward()  # as in any loop
         print(objective.parts)  # for the log
 
-    Called with a batch, returns the loss as a scalar tensor; `parts` then holds its summands by name.
-
-    f is drawn anew at each step, x_adv is found against other draws; w is 1 without an adversary.  All randomness is
-    addressed by (seed, step) and, example by example, by data-set index: never by batch or rank.
+    Called with a batch, returns the loss as a scalar tensor; `parts` then holds its summands by name.  f is drawn anew
+    at each step, x_adv is found against other draws; w is 1 without an adversary.  All randomness is addressed by
+    (seed, step) and, example by example, by data-set index: never by batch or rank.
 
     F: the randomized network, whose parameters are those of the objective too; in train mode.
     examples: N, the size of the training set, by which the KL is divided.
@@ -121,14 +116,14 @@ class Objective(nn.Module):
         x_adv = x if self.adversary is None else self.attacked(self.adversary, x, y, ids, step)
         self.parts = {}
         total = self.task_loss(x, x_adv, y, ids, step)
-        for name, penalty in self.rules.penalties(self.F, self.examples).items():
-            self.parts[name] = penalty
-            total = total + penalty
+        added = self.rules.penalties(self.F, self.examples)
         if self.diversity is not None:
             place = self.noisy(x, ids, step) if self.at == "noisy" else x_adv if self.at == "adversarial" else x
-            self.parts["graddiv"] = self.diversity(self.F, place, y, step=step, ids=ids)
-            total = total + self.parts["graddiv"]
-        self.parts = {"loss": total.detach(), **{name: part.detach() for name, part in self.parts.items()}}
+            added["graddiv"] = self.diversity(self.F, place, y, step=step, ids=ids)
+        for part in added.values():
+            total = total + part
+        self.parts = {"loss": total, **self.parts, **added}
+        self.parts = {name: part.detach() for name, part in self.parts.items()}
         return total
 
     def task_loss(self, x: Tensor, x_adv: Tensor, y: Tensor, ids: Tensor, step: int) -> Float[Tensor, ""]:

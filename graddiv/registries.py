@@ -9,7 +9,7 @@ import operator
 import warnings
 from collections import UserDict
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import wraps
 from importlib.metadata import entry_points
@@ -27,10 +27,7 @@ R = TypeVar("R")
 
 
 class Registry(UserDict[str, Entry]):
-    """Entries of one kind by name, in their order: `REGISTRY[name] = entry` registers one.
-
-    Asked for a name that is not there, it raises an error that suggests the nearest one.
-    """
+    """Entries of one kind by name: `REGISTRY[name] = entry` registers one, an unknown name is a `GradDivError`."""
 
     plugins: ClassVar[str | None] = "graddiv.plugins"  #: the group of entry points; None once they are loaded
 
@@ -78,8 +75,7 @@ class Range:
 
     @property
     def limits(self) -> dict[str, int | float]:
-        """The limits that are set."""
-        return {name: limit for name, limit in asdict(self).items() if limit is not None}
+        return {name: limit for name, limit in vars(self).items() if limit is not None}
 
     def check(self, name: str, value: Any) -> None:
         """Refuse what is no number, or a number outside."""

@@ -1,7 +1,4 @@
-"""Every random choice has an address: a seed folded with the names of what is drawn.
-
-No function of this package draws from, or leaves a trace in, the global random state.
-"""
+"""Every random choice has an address, a seed folded with names; nothing draws from the global random state."""
 
 import hashlib
 import random
@@ -22,8 +19,7 @@ from graddiv.errors import GradDivError
 def fold(seed: int, *names: int | str) -> int:
     """fold(seed, a, b) = the seed at the address (seed, a, b): 63 well-mixed bits, the same on every machine.
 
-    Distinct addresses give independent streams, so a choice can be repeated or resumed without replaying
-    what was drawn before it.  (torch's CPU generator looks at the low 32 bits only, CUDA's at all of them.)
+    Distinct addresses give independent streams, so a choice can be repeated without replaying what was drawn before.
     """
     try:
         seed = index(seed)
@@ -48,15 +44,11 @@ def uniform(seed: int, ids: Int64[Tensor, " b"] | None, k: int) -> Float64[Tenso
     return _shift(z ^ _shift(z, 31), 11).double() * 2.0**-53
 
 
-Law = Literal["normal", "uniform"]
-"""N(0, 1), or U[0, 1)."""
+Law = Literal["normal", "uniform"]  #: N(0, 1), or U[0, 1)
 
 
 def numbers(law: Law, seed: int, ids: Int64[Tensor, " b"] | None, k: int, like: Tensor) -> Float[Tensor, "r k"]:
-    """Draw k numbers for each example, whatever batch it is in, or without ids one row; with the type of `like`.
-
-    Faster than `uniform` where k is large, but drawn row by row.
-    """
+    """Draw k numbers of the type of `like` for each example, or without ids one row: as `uniform`, but for large k."""
     addresses = [seed] if ids is None else [fold(seed, "example", i) for i in ids.tolist()]
     noise = torch.empty(len(addresses), k, device=like.device, dtype=like.dtype)
     # A row is a whole image's noise, thousands of numbers: the loop costs nothing beside them.
@@ -81,10 +73,7 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)  # splitmix64 (Steele, Lea, Flood 2014): i
 
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
-    """Run foreign code, which draws from the global state, as a function of `seed`, and leave that state as found.
-
-    Covers torch (CPU and every accelerator), NumPy's legacy state and Python's `random`.
-    """
+    """Run code that draws from the global states of torch, NumPy and Python as a function of `seed`; restore them."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
     device = accelerator()
     devices = range(torch.accelerator.device_count())

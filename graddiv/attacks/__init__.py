@@ -5,7 +5,7 @@ from graddiv.attacks.arc import ARC
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.minimal import FAB
-from graddiv.attacks.peers import as_module
+from graddiv.attacks.peers import ViewModule, as_module
 from graddiv.attacks.pgd import FGSM, PGD, RotatedPGD
 from graddiv.attacks.spgd import StochasticPGD
 from graddiv.attacks.square import RandomSearch, Square
@@ -13,5 +13,5 @@ from graddiv.attacks.view import EOT, Cost, Exact, Fixed, Given, View, as_view
 
 __all__ = [
     "APGD", "ARC", "BB", "EOT", "FAB", "FGSM", "PGD", "Attack", "Cost", "Exact", "Fixed", "Given", "RandomSearch",
-    "RotatedPGD", "Square", "StochasticPGD", "View", "as_module", "as_view",
+    "RotatedPGD", "Square", "StochasticPGD", "View", "ViewModule", "as_module", "as_view",
 ]  # fmt: skip

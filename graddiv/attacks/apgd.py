@@ -32,8 +32,7 @@ class APGD(Attack):
 
     P projects to the ball, a is the momentum.  m iterations from a random point of the sphere.  eta starts at
     2 epsilon; at checkpoints it is halved, and the best point so far is gone back to, where the loss rose in no more
-    than a share rho of the steps, or the best loss did not move although eta had been left alone.  Gradient and loss
-    are means over the same models.
+    than a share rho of the steps, or the best loss did not move although eta had been left alone.
 
     return_rule "strong": of the best iterates and the last, the one with the highest loss on fresh models.
     "reference": as AutoAttack, the last iterate that a single model got wrong; the clean image where there is none,
@@ -86,22 +85,17 @@ class APGD(Attack):
 
         x = previous = fooling = start
         g, _, loss = gradient(first, x)
-        fooled = wrong()
+        fooled, eta, checkpoints = wrong(), 2 * problem.epsilon, self.checkpoints()
         best, best_loss, best_g = x[None], loss[None], g
-        eta = 2 * problem.epsilon
-
         # The reference compares its first step with a loss of 0, not with that of the start, and treats eta as halved
         # before the first checkpoint.
-        loss, rises, checked_loss = torch.zeros_like(loss), torch.zeros_like(y), loss
-        halved = torch.ones_like(fooled)
-        checkpoints = self.checkpoints()
+        halved, rises = torch.ones_like(fooled), torch.zeros_like(y)
+        loss, checked_loss = torch.zeros_like(loss), loss
         for k in range(self.m):
             a = self.momentum if k else 1.0
             z = project(x + self.geometry.steepest(g, eta))
             x, previous = project(x + a * (z - x) + (1 - a) * (x - previous)), x
-
-            loss_before = loss
-            g, _, loss = gradient(first + k + 1, x)
+            loss_before, (g, _, loss) = loss, gradient(first + k + 1, x)
             rises = rises + (loss > loss_before)
             best_g = torch.where(per_example(loss > best_loss[0], g), g, best_g)
             best, best_loss = keep_best(best, best_loss, x, loss, KEPT)

@@ -28,14 +28,13 @@ class ARC(Attack):
     directions vanishes; this attack never averages.  Members that are fooled already are left alone.
 
     The members are the view's models, held for `redraw` steps, since greedy steps fit the models they see, and taken in
-    a random order at each step.  The tests by which steps are kept cost a pass of every member each, and are counted.
+    a random order at each step.
     """
 
     m: Count = 20  #: steps over all members; 20 as in the paper
     eta: Positive = 1.0  #: the radius within which one step fools the members, as a share of epsilon; 1 as in the paper
     redraw: Count = 4  #: steps that the same models serve; a deterministic or exact view has no others
     rule: Rule = "softmax"  #: what is pushed: the log-margin of the mean softmax, or the accuracy of a draw
-
     name = "ARC"
     passes_per_iteration = 12.0
 
@@ -54,15 +53,12 @@ class ARC(Attack):
         self, problem: Problem, members: Given, order: list[int], x: Images, score: PerExample
     ) -> tuple[Tensor, Tensor]:
         """Return the point after one step over all members, and its score; what lowers the score is undone."""
-        x0, y, epsilon = problem.x0, problem.y, problem.epsilon
-        eta = self.eta * epsilon
-        local = torch.zeros_like(x)
-        best, best_score = x, score
+        x0, y, epsilon, eta = problem.x0, problem.y, problem.epsilon, self.eta * problem.epsilon
+        local, best, best_score = torch.zeros_like(x), x, score
         for position, i in enumerate(order):
             towards, distance, along = self._boundary(Given([members.models[i]], members), best, y, local)
             beta = eta / (eta - distance).clamp_min(torch.finfo(x.dtype).tiny) * (along + distance).abs()
-            beta = beta + OVERSHOOT * epsilon
-            beta = torch.where((distance >= eta) | (position == 0), eta, beta)
+            beta = torch.where((distance >= eta) | (position == 0), eta, beta + OVERSHOOT * epsilon)
             candidate = local + per_example(beta, x) * towards
             length = self.geometry.norm(candidate)
             candidate = candidate * per_example(eta / torch.where(length > 0, length, 1.0), x)
@@ -79,12 +75,11 @@ class ARC(Attack):
 
         zeta is 0 where the member is fooled already or has no gradient.
         """
-        found = member.gradient(0, x, y, "margin")
-        g = found.direction
+        g, _, value = member.gradient(0, x, y, "margin")
         size = torch.linalg.vector_norm(g.flatten(1), ord=self.geometry.q, dim=1)
         usable = size > 0
         size = torch.where(usable, size, 1.0)
-        distance = torch.where(usable, -found.value / size, 0.0).clamp_min(0)
+        distance = torch.where(usable, -value / size, 0.0).clamp_min(0)
         along = -(g * local).flatten(1).sum(1) / size
         return self.geometry.steepest(g, torch.ones_like(size)), distance, along
 

@@ -4,7 +4,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -44,8 +45,8 @@ class Problem:
 class Attack(ABC):
     """attack(view, x0, y, epsilon) -> x_adv, inside the ball of radius epsilon and the box.
 
-    An attack never sees F, never switches modes and never decides whether it has won: success is judged afterwards, on
-    models it has not seen.  Of several restarts the one with the highest loss on fresh models is returned.
+    An attack never sees F, never switches modes and never judges its success, which is done on models it has not seen.
+    Of several restarts the one with the highest loss on fresh models is returned.
     """
 
     geometry: Geometry = Linf()  # noqa: RUF009 -- frozen, so safely shared
@@ -68,7 +69,7 @@ class Attack(ABC):
         return int(vars(self)["m"])
 
     def label(self, view: View) -> str:
-        """Return the row of a table that the attack makes through this view, such as EOT-PGD."""
+        """Return the name of the attack through this view in tables, such as EOT-PGD."""
         return view.label(self.name)
 
     @abstractmethod
@@ -93,15 +94,13 @@ class Attack(ABC):
         ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
         progress: callback (iterations done, iterations of all restarts), after each iteration.
         """
-        done, total = 0, self.restarts * self.iterations
+        done, total = count(1), self.restarts * self.iterations
 
         def tick() -> None:
-            nonlocal done
-            done += 1
             if progress is not None:
-                progress(done, total)
+                progress(next(done), total)
 
-        problem = self._problem(view, x0, y, epsilon, ids, tick)
+        problem = replace(self._problem(view, x0, y, epsilon, ids), tick=tick)
         view, x0, y, radius = problem.view, problem.x0, problem.y, problem.epsilon
         if len(x0) == 0:
             return x0.clone()
@@ -118,21 +117,13 @@ class Attack(ABC):
         return self.geometry.shrink(self.geometry.project(best, x0, radius), x0, exact)
 
     def _problem(
-        self,
-        view: View | nn.Module,
-        x0: Tensor,
-        y: Tensor,
-        epsilon: float | Tensor,
-        ids: Tensor | None,
-        tick: Callable[[], None] = lambda: None,
+        self, shown: View | nn.Module, x0: Tensor, y: Tensor, epsilon: float | Tensor, ids: Tensor | None
     ) -> Problem:
         """Check all arguments, and return them in the form in which attacks use them."""
-        view, x0, y = as_view(view), plain("x", x0), plain("y", y)
+        view, x0, y = as_view(shown), plain("x", x0), plain("y", y)
         if not x0.is_floating_point() or x0.dtype in HALF:
-            raise GradDivError(
-                f"x is of {x0.dtype}, expected float32 or float64: "
-                "convert it with x.float(), or bytes with x.float() / 255"
-            )
+            how = "convert it with x.float(), or bytes with x.float() / 255"
+            raise GradDivError(f"x is of {x0.dtype}, expected float32 or float64: {how}")
         if x0.device != y.device:
             raise GradDivError(f"x lies on {x0.device} and y on {y.device}: move one of them")
         if isinstance(F := getattr(view, "F", None), nn.Module):
@@ -140,7 +131,7 @@ class Attack(ABC):
         check_labels(y, len(x0))
         _check_pixels(x0, *self.geometry.bounds)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
-        return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed, tick)
+        return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed)
 
 
 def _check_pixels(x0: Tensor, low: float, high: float) -> None:
@@ -157,10 +148,9 @@ def _radii(epsilon: float | Tensor, x0: Tensor) -> PerExample:
         radius = torch.as_tensor(epsilon, dtype=x0.dtype, device=x0.device)
     except (TypeError, ValueError):
         raise GradDivError(f"epsilon is {epsilon!r}, expected a number or one for each of {len(x0)}") from None
-    if radius.dim() > 1 or (radius.dim() == 1 and len(radius) != len(x0)):
+    if radius.shape not in ((), (len(x0),)):
         raise GradDivError(f"epsilon has shape {tuple(radius.shape)}, expected a number or one for each of {len(x0)}")
-    bad = radius[~((radius >= 0) & (radius < math.inf))]
-    if len(bad):
+    if len(bad := radius[~((radius >= 0) & (radius < math.inf))]):
         raise GradDivError(f"epsilon is {bad[0]:.4g}, expected a finite radius >= 0")
     return radius.expand(len(x0))
 
@@ -180,10 +170,7 @@ def explaining(problem: Problem) -> Iterator[None]:
 def keep_best(
     best: Float[Tensor, "k b ..."], best_loss: Float[Tensor, "k b"], x: Images, loss: PerExample, count: int
 ) -> tuple[Tensor, Tensor]:
-    """Return the `count` points of highest loss among `best` and x, for each example, and their losses.
-
-    Highest first, here and in the result; at equal loss the older point goes first.
-    """
+    """Return the `count` points of highest loss among `best` and x, and their losses: highest first, ties by age."""
     points, losses = torch.cat([best, x[None]]), torch.cat([best_loss, loss[None]])
     order = losses.argsort(stable=True, dim=0, descending=True)[:count]
     return points[order, torch.arange(len(x), device=x.device)], losses.gather(0, order)

@@ -17,7 +17,6 @@ from graddiv.registries import Count, Positive, PositiveShare, Range
 
 Pixels = Float[Tensor, "b d"]
 Column = Float[Tensor, "b 1"]
-
 TRIALS = 10  #: how many noise images are tried, and gradient steps taken, to find an adversarial starting point
 BISECTIONS = 10  #: how often the way from x0 to that point is halved to find the boundary
 NEWTON = 30  #: most Newton iterations; enough for the hardest of many random problems, most are solved in ten
@@ -29,11 +28,9 @@ class BB(MinimalAttack):
     """x_{k+1} = x_k + argmin_d |x_k + d - x0|_inf subject to <w_k, d> = c_k, |d|_2 <= r_k and the box.
 
     w_k is the gradient of the margin of the mean logits, averaged with those before it (`momentum`), c_k leads a little
-    further than where the margin is 0 (`overshoot`, 1 for no further), always to the adversarial side.  The trust
-    region shrinks by `decay` at `decays` times: r_k = decay^j lr d (high - low) after j of them, d pixels.
-
-    Mean logits are those of the models of an iteration; x_{k+1} is judged by the models of the next, which did not make
-    it.
+    further than where the margin is 0 (`overshoot`), always to the adversarial side.  The trust region shrinks by
+    `decay` at `decays` times: r_k = decay^j lr d (high - low) after j of them, d pixels.  Mean logits are those of the
+    models of an iteration; x_{k+1} is judged by the models of the next, which did not make it.
     """
 
     m: Count = 1000  #: iterations; at least 1.  The defaults of all six are foolbox's
@@ -42,7 +39,6 @@ class BB(MinimalAttack):
     decays: Count = 20  #: how many times it shrinks, spread evenly over the m iterations
     momentum: Annotated[float, Range(ge=0, lt=1)] = 0.8  #: the weight of the earlier gradients in w_k
     overshoot: Annotated[float, Range(ge=1, lt=2)] = 1.1  #: how far steps lead beyond the boundary; 1 leads to it
-
     name = "B&B"
     passes_per_iteration = 4.0
     reference_clips = True
@@ -50,9 +46,7 @@ class BB(MinimalAttack):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.geometry, Linf):
-            raise GradDivError(
-                f"the geometry is {self.geometry.name}, expected Linf: the only norm B&B is made for here"
-            )
+            raise GradDivError(f"the geometry is {self.geometry.name}, expected Linf, the only norm of B&B here")
 
     def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         view, y = problem.view, problem.y
@@ -71,14 +65,11 @@ class BB(MinimalAttack):
     def start(self, problem: Problem, restart: int, k: int) -> Images:
         """Return a point just beyond the boundary, between x0 and a far point: noise, or where the gradient leads.
 
-        The first run takes the nearer of the two, to begin in the right place; later runs take noise, to begin
-        elsewhere.  Noise is often classified as one certain class, and is no adversarial point for examples of that
-        class: these start where the gradient leads in every run.
+        The first run takes the nearer of the two, later runs take noise, to begin elsewhere.  Noise is often classified
+        as one certain class: examples of that class start where the gradient leads in every run.
         """
-        (share, fooled, x), (other_share, other_fooled, other) = (
-            self._boundary(problem, k, far_point)
-            for far_point in (self._noise(problem, restart, k), self._climb(problem, k))
-        )
+        share, fooled, x = self._boundary(problem, k, self._noise(problem, restart, k))
+        other_share, other_fooled, other = self._boundary(problem, k, self._climb(problem, k))
         better = other_fooled & ((other_share < share) & (restart == 0) | ~fooled)
         return torch.where(per_example(better, x), other, x)
 
@@ -112,18 +103,16 @@ class BB(MinimalAttack):
         """
         low, high = self.geometry.bounds
 
-        def clipped(radius: PerExample) -> Images:
-            return self.geometry.project(far_point, problem.x0, radius)
-
-        def fools(x: Images) -> Bool[Tensor, " b"]:
-            return margin(problem.view.logits(k, x), problem.y) > 0
+        def clipped(radius: PerExample) -> tuple[Bool[Tensor, " b"], Images]:
+            x = self.geometry.project(far_point, problem.x0, radius)
+            return margin(problem.view.logits(k, x), problem.y) > 0, x
 
         inner, outer = torch.zeros_like(problem.epsilon), torch.full_like(problem.epsilon, high - low)
         for _ in range(BISECTIONS):
             middle = (inner + outer) / 2
-            fooled = fools(clipped(middle))
+            fooled, _ = clipped(middle)
             inner, outer = torch.where(fooled, inner, middle), torch.where(fooled, middle, outer)
-        return outer, fools(clipped(outer)), clipped(outer)
+        return outer, *clipped(outer)
 
     def _step(self, problem: Problem, x: Images, margins: PerExample, w: Images, k: int) -> Images:
         low, high = self.geometry.bounds
@@ -147,7 +136,6 @@ def along_hyperplane(geometry: Linf, x0: Pixels, x: Pixels, w: Pixels, c: PerExa
     epsilon = nearest.abs().amax(1, keepdim=True)
     nearest = x0 + nearest - x
     inside = torch.linalg.vector_norm(nearest, dim=1, keepdim=True) <= r
-
     towards = torch.where(c < 0, -w, w)
     farthest = _longest_step(towards, torch.where(towards > 0, high - x, x - low), r)
     reached = (towards * farthest).sum(1, keepdim=True) >= c.abs()

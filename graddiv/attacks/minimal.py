@@ -35,18 +35,15 @@ class Unconfirmed:
         self.points, self.scores = keep_best(self.points, self.scores, x, score, KEPT)
 
     def offer(self, k: int, x: Images, margins: PerExample, direction: Images) -> None:
-        """Keep x if it is among the best so far: of those that are adversarial the nearest.
+        """Keep x if it is among the nearest adversarial points so far.
 
-        k: the iteration whose models judged x.
-        margins: the margin of the mean logits of those models at x; above 0 where x is adversarial.
+        k, margins: the iteration whose models judged x, and the margin of their mean logits at x.
         direction: the way from x0 that raises the margin, of any length.
         """
         self.keep(x, torch.where(margins > 0, -self.geometry.norm(x - self.problem.x0), -math.inf))
 
     def choice(self) -> Images:
-        """Return the nearest point; x0 where there is none, where it lies outside and is not clipped, or where the
-        first models that see x0 get it wrong already.
-        """
+        """Return the nearest point; x0 where none lies inside, or where the first models that see x0 get it wrong."""
         x0, epsilon = self.problem.x0, self.problem.epsilon
         attacked = margin(self.problem.view.logits(RESCORE - 1, x0), self.problem.y) <= 0
         inside = self.scores[0] > -math.inf if self.clips else -self.scores[0] <= epsilon
@@ -56,20 +53,17 @@ class Unconfirmed:
 
 @dataclass(frozen=True)
 class MinimalAttack(Attack):
-    """An attack that looks for the nearest adversarial point.
+    """An attack that returns the nearest adversarial point found, if that lies inside the radius.
 
-    Called with a radius it returns the nearest adversarial point found, if that lies inside.  Where each iteration has
-    models of its own, these disagree about x0 and about all points near the boundary, and "nearest" means little: there
-    it returns the point of highest margin inside the radius.
+    Where each iteration has models of its own, these disagree about x0 and about all points near the boundary, and
+    "nearest" means little: there it returns the point of highest margin inside the radius.
 
     return_rule "reference" is what the libraries of 2021 do: the nearest point that the models of a single iteration
     got wrong, which no other model has to confirm.  Weak on randomized networks, but what is published.
     """
 
     return_rule: ReturnRule = "strong"  #: which point is returned, as described above
-
-    reference_clips: ClassVar[bool]
-    """Whether the reference clips a point that lies outside the radius to it; otherwise it returns the clean image."""
+    reference_clips: ClassVar[bool]  #: whether the reference clips a point outside the radius, or returns x0 for it
 
     @abstractmethod
     def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
@@ -83,9 +77,7 @@ class MinimalAttack(Attack):
         return pool.choice()
 
     def nearest(self, view: View | nn.Module, x0: Images, y: Labels, *, ids: Labels | None = None) -> Images:
-        """argmin |x - x0|_p over the adversarial points found, without any radius.
-
-        view, x0, y, ids: as for a call of the attack.
+        """argmin |x - x0|_p over the adversarial points found, without any radius; arguments as for a call.
 
         Returns x0 itself where it is misclassified already, and the point of highest margin where none is adversarial.
         """
@@ -93,15 +85,14 @@ class MinimalAttack(Attack):
         x0, radius = problem.x0, torch.full_like(problem.epsilon, math.inf)
         if len(x0) == 0:
             return x0.clone()
-        problem = replace(problem, epsilon=radius)
-        width = self.geometry.bounds[1] - self.geometry.bounds[0]
+        problem, (low, high) = replace(problem, epsilon=radius), self.geometry.bounds
         found: list[Tensor] = []
         for restart in range(self.restarts):
             pool = Nearest(problem, self.geometry)
             with explaining(problem):
                 self.search(problem, restart, radius, pool)
             found = [pool.choice(*found)]
-            radius = self.geometry.norm(found[0] - x0).clamp_max(width)
+            radius = self.geometry.norm(found[0] - x0).clamp_max(high - low)
         return torch.where(per_example(fresh_margins(problem, x0[None])[0] > 0, x0), x0, found[0])
 
 
@@ -138,10 +129,7 @@ class Nearest(Unconfirmed):
 
 
 class Strongest(Unconfirmed):
-    """Keeps the points of highest margin, which lie in the directions offered, as far from x0 as ball and box allow.
-
-    For views in which each iteration has models of its own.
-    """
+    """Keeps the points of highest margin, in the directions offered, as far from x0 as ball and box allow."""
 
     def offer(self, k: int, x: Images, margins: PerExample, direction: Images) -> None:
         """Judge the best point so far by the models that judge its challenger, too: its old margin may be luck."""
@@ -224,7 +212,6 @@ class FAB(MinimalAttack):
     alpha_max: Share = 0.1  #: the greatest weight of the point that is reached from x0
     eta: Annotated[float, Range(ge=1)] = 1.05  #: how far steps go, in lengths of the way to the hyperplane
     beta: PositiveShare = 0.9  #: the share of an adversarial point's distance from x0 that the next step starts at
-
     name = "FAB"
     passes_per_iteration = 12.0
     reference_clips = False

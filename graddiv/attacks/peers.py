@@ -1,7 +1,7 @@
 """Attacks of other libraries, run on the models of a view: rows of the same table, judged by the same rule.
 
-The libraries are optional.  Each is imported when it is first used, calls the view through `as_module`, and draws its
-own random choices inside `isolated`, since all of them draw from the global random state.
+A library is imported when it is first used, calls the view through `as_module`, and draws its random choices inside
+`isolated`, since all of them draw from the global random state.
 """
 
 import sys
@@ -37,8 +37,8 @@ RESTART = 2**32  #: how many iterations apart the models of two restarts are
 class PeerAttack(Attack):
     """An attack of another library, with m iterations on the n models that the view shows in each.
 
-    It is called as its documentation does, except that it starts from x0 where it can, as our attacks do.  In the l_inf
-    norm and with pixels in [0, 1].  What it draws depends on the batch: its libraries have no randomness per example.
+    It is called as its documentation does, except that it starts from x0 where it can; in the l_inf norm and with
+    pixels in [0, 1].  What it draws depends on the batch: these libraries have no randomness per example.
     """
 
     m: Count = 50  #: iterations; at least 1
@@ -172,7 +172,6 @@ class PyautoattackAPGD(PeerAttack):
 
     @property
     def algorithm(self) -> str:  # type: ignore[override]
-        """APGD-CE or APGD-DLR."""
         return f"APGD-{self.objective.upper()}"
 
     def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
@@ -182,15 +181,10 @@ class PyautoattackAPGD(PeerAttack):
         return attack.perturb(problem.x0, problem.y)
 
 
-PEERS: Registry[tuple[PeerAttack, ...]] = Registry(
-    "library",
-    {
-        "torchattacks": (TorchattacksPGD(),),
-        "pyautoattack": (PyautoattackAPGD(), PyautoattackAPGD(objective="dlr")),
-        "foolbox": (FoolboxPGD(),),
-        "art": (ArtPGD(),),
-    },
-)
+PEERS: Registry[tuple[PeerAttack, ...]] = Registry("library", {"torchattacks": (TorchattacksPGD(),)})
+PEERS["pyautoattack"] = PyautoattackAPGD(), PyautoattackAPGD(objective="dlr")
+PEERS["foolbox"] = (FoolboxPGD(),)
+PEERS["art"] = (ArtPGD(),)
 
 
 def peers(names: Sequence[str], suite_name: str, m: int | None = None) -> list[PeerAttack]:
@@ -219,8 +213,8 @@ def _without_model_zoo() -> Iterator[None]:
             del sys.modules[name]
 
 
-def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | None = None) -> "ViewModule":
-    """Return a module x -> logits that shows, from call to call, the sample models of the view one after the other.
+class ViewModule(nn.Module):
+    """A module x -> logits that shows, from call to call, the sample models of the view one after the other.
 
     view: what the adversary sees; every pass and draw is counted in its cost, on a part of the batch as on all of it.
     mean: each call is log sum_i q_i softmax f_i(x) over all n models of the next iteration, q_i = 1/n or the view's
@@ -230,30 +224,22 @@ def as_module(view: View, *, mean: bool = False, first: int = 0, like: Tensor | 
 
     Call it inside `seeding.isolated` if the library draws from the global random state: this module does not.
     """
-    if like is None:
-        like = next(view.F.module.parameters(), None) if isinstance(view, NetworkView) else None
-    if like is None:
-        raise GradDivError("a view of given models does not tell where they lie: pass like=x, the images to attack")
-    if view.probabilities is not None and not mean:
-        raise GradDivError(
-            "the models of the view are not equally likely, but calls in turn weigh them alike: pass mean=True"
-        )
-    return ViewModule(view, mean, first, like).eval()
 
-
-class ViewModule(nn.Module):
-    """The sample models of a view behind the interface of a network; made by `as_module`.
-
-    The models' parameters are constants of the view and none of this module's.  The only one it has is empty and
-    frozen: libraries ask a network's parameters for its device.
-    """
-
-    def __init__(self, view: View, mean: bool, first: int, like: Tensor) -> None:
+    def __init__(self, view: View, *, mean: bool = False, first: int = 0, like: Tensor | None = None) -> None:
         super().__init__()
-        self.view, self.mean = view, mean
-        self.where = nn.Parameter(like.detach().new_empty(0), requires_grad=False)
-        self._iterations = map(view, count(first))
+        if like is None:
+            like = next(view.F.module.parameters(), None) if isinstance(view, NetworkView) else None
+        if like is None:
+            raise GradDivError("a view of given models does not tell where they lie: pass like=x, the images to attack")
+        if view.probabilities is not None and not mean:
+            raise GradDivError(
+                "the models of the view are not equally likely, but calls in turn weigh them alike: pass mean=True"
+            )
+        self.view, self.mean, self._iterations = view, mean, map(view, count(first))
         self._models = chain.from_iterable(self._iterations)
+        # libraries ask a network's parameters for its device; those of the models are constants of the view
+        self.where = nn.Parameter(like.detach().new_empty(0), requires_grad=False)
+        self.eval()
 
     def forward(self, x: Images) -> Float[Tensor, "b c"]:
         """Return the logits of the next model, or those of the ensemble of the next n."""
@@ -273,3 +259,6 @@ class ViewModule(nn.Module):
 
     def _count_backward(self, _: Tensor) -> None:
         self.view.cost.backwards += 1
+
+
+as_module = ViewModule

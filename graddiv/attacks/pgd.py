@@ -1,7 +1,4 @@
-"""Projected gradient descent (Madry et al. 2018), its one-step case FG(S)M, and PGD along turned gradients.
-
-In the paper: docs/equations.md.
-"""
+"""Projected gradient descent (Madry et al. 2018), FG(S)M, and PGD along turned gradients.  See docs/equations.md."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -10,10 +7,11 @@ from typing import Annotated
 
 import torch
 from torch import Tensor
+from torch.nn.functional import normalize
 
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.attacks.view import EOT
-from graddiv.geometry import Images, per_example
+from graddiv.geometry import Images
 from graddiv.networks import RandomizedNetwork
 from graddiv.networks.prediction import predict
 from graddiv.registries import Count, Positive, Range
@@ -30,7 +28,6 @@ class PGD(Attack):
     m: Count = 50  #: iterations
     alpha: Positive = 0.25  #: length of a step as a share of epsilon
     random_start: bool = False  #: whether the first run, too, starts from a random point of the ball
-
     name = "PGD"
 
     def run(self, problem: Problem, restart: int) -> Images:
@@ -42,9 +39,7 @@ class PGD(Attack):
     def iterates(self, problem: Problem, restart: int = 0) -> Iterator[Images]:
         """Yield x_1 .. x_m."""
         x0, epsilon = problem.x0, problem.epsilon
-        x = x0
-        if self.random_start or restart:
-            x = self.geometry.random(problem.uniform("start", restart), x0, epsilon)
+        x = self.geometry.random(problem.uniform("start", restart), x0, epsilon) if self.random_start or restart else x0
         for k in range(self.m):
             iteration = restart * self.m + k
             g = self.proxy(problem.view.gradient(iteration, x, problem.y, self.objective).direction, problem, iteration)
@@ -62,7 +57,6 @@ class FGSM(PGD):
 
     m: Count = 1
     alpha: Positive = 1.0
-
     name = "FGSM"
 
 
@@ -70,40 +64,28 @@ class FGSM(PGD):
 class RotatedPGD(PGD):
     """PGD along g' = cos(angle) g/|g| + sin(angle) u, u a random direction orthogonal to g, new at every iteration.
 
-    Not meant to win: it shows how much a gradient's direction matters, the paper's cosine figure.  In the l_2 norm a
-    small step raises the loss in proportion to cos(angle), exactly so to first order; in l_inf, the paper's setting,
-    the sign of g' is taken and the relation is rough.
+    It shows how much a gradient's direction matters, the paper's cosine figure.  In the l_2 norm a small step raises
+    the loss in proportion to cos(angle) to first order; in l_inf, the paper's setting, the relation is rough.
     """
 
     angle: Annotated[float, Range(ge=0, le=180)] = 0.0  #: in degrees
-
     name = "rotated PGD"
 
     def proxy(self, g: Images, problem: Problem, iteration: int) -> Images:
         """Return the gradient turned by the angle towards a random orthogonal direction; 0 where g is."""
         u = problem.uniform("axis", iteration).clamp(2**-54, 1 - 2**-53)
-        normal = torch.special.ndtri(u).reshape(g.shape)
-        unit = _unit(g.double())
-        along = per_example((normal * unit).flatten(1).sum(1), unit)
-        across = _unit(normal - along * unit)
+        normal, unit = torch.special.ndtri(u), normalize(g.flatten(1).double(), eps=1e-300)
+        across = normalize(normal - (normal * unit).sum(1, keepdim=True) * unit, eps=1e-300)
         turn = math.radians(self.angle)
         turned = math.cos(turn) * unit + math.sin(turn) * across
-        return torch.where(per_example((g != 0).flatten(1).any(1), g), turned, 0.0).to(g.dtype)
-
-
-def _unit(g: Images) -> Images:
-    length: Tensor = torch.linalg.vector_norm(g.flatten(1), dim=1)
-    return g / per_example(torch.where(length > 0, length, 1.0), g)
+        return torch.where((g != 0).flatten(1).any(1, keepdim=True), turned, 0.0).to(g.dtype).reshape(g.shape)
 
 
 def eot_pgd_accuracy(
     F: RandomizedNetwork, batches: Iterable[tuple[Tensor, Tensor, Tensor]], epsilon: float, *, n: int, m: int,
     seed: int, judged_by: int,
 ) -> tuple[float, float]:  # fmt: skip
-    """Shares of the examples, clean and under EOT-PGD, that the ensemble of fresh models (seed `judged_by`) gets right.
-
-    batches: of images, labels and ids.
-    """
+    """Shares of images, clean and under EOT-PGD, that fresh models (seed `judged_by`) get right; batches: x, y, ids."""
     right = []
     for x, y, ids in batches:
         x_adv = PGD(m=m)(EOT(F, n, seed), x, y, epsilon, ids=ids)

@@ -23,11 +23,8 @@ MOMENTA = (0.0, 0.9, 0.99)  #: of AggMo
 class StochasticPGD(Attack):
     """x_{k+1} = the projection of x_k + a_k d_k, d_k the steepest step of length 1 along a mean of noisy gradients.
 
-    a_k = alpha epsilon (1 + cos(pi k / m)) / 2.  With few models an iteration the gradient is noisy, and a step of
-    constant length never settles.  A step that shrinks averages the noise of many iterations away, and the same passes
-    then buy more iterations instead of more models: at 400 passes an image this is worth far more than any weighting of
-    the models (docs/adversaries.md).
-
+    a_k = alpha epsilon (1 + cos(pi k / m)) / 2.  Steps that shrink average the noise of many iterations away, and the
+    same passes then buy more iterations instead of more models, which is worth far more (docs/adversaries.md).
     memory "aggmo" is signed AggMo (Sitawarin et al. 2022): three momenta, each made a step of its own, then averaged.
     """
 
@@ -74,8 +71,7 @@ PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever 
 class GradientNoise(NamedTuple):
     """What n gradients g_i of one example say about their mean mu and covariance, for each of b examples."""
 
-    rho: Float64[Tensor, " b"]
-    """Mean resultant length of g_i / |g_i|, debiased: the root of the mean cosine of two, 0 where that is negative."""
+    rho: Float64[Tensor, " b"]  #: debiased MRL of g_i / |g_i|: the root of the mean cosine of two, 0 where negative
     mean_length: Float64[Tensor, " b"]  #: |mu|: the root of |mean g|^2 - tr Cov / n, 0 where that is negative
     trace: Float64[Tensor, " b"]  #: tr Cov = n / (n - 1) (mean |g|^2 - |mean g|^2)
 
@@ -109,10 +105,8 @@ def gradient_noise(view: View, k: int, x: Images, y: Labels) -> GradientNoise:
 
 def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor, " b"]:
     """Return the cosine of the mean gradients of iterations k and k + 1, per example: two means of n draws each."""
-    first, second = (
-        torch.stack([g.flatten(1) for g in view.gradients(each, x, y)]).double().mean(0) for each in (k, k + 1)
-    )
-    return torch.nn.functional.cosine_similarity(first, second, dim=1)
+    first, second = (torch.stack([g.flatten(1) for g in view.gradients(i, x, y)]) for i in (k, k + 1))
+    return torch.nn.functional.cosine_similarity(first.double().mean(0), second.double().mean(0), dim=1)
 
 
 class Spending(NamedTuple):

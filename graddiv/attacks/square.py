@@ -1,7 +1,4 @@
-"""Attacks that need no gradient: Square (Andriushchenko et al. 2020), and what chance alone finds.
-
-In the paper: docs/equations.md.
-"""
+"""Attacks without gradients: Square (Andriushchenko et al. 2020), and random search.  See docs/equations.md."""
 
 import math
 from collections.abc import Callable
@@ -29,14 +26,12 @@ class Square(Attack):
 
     m queries, the first for the start; squares cover p_init of the image, then less and less.  Both losses are of the
     same models: where each iteration has new ones the incumbent is looked at again, since its best loss so far would
-    be that of a lucky draw, which no candidate can beat.  No image is left alone once it is misclassified.  L is the
-    mean margin of the models unless another objective is asked for.
+    be that of a lucky draw, which no candidate can beat.  No image is left alone once it is misclassified.
     """
 
     objective: str = "margin"
     m: Count = 5000  #: queries, each of which asks all models of an iteration; 5000 as in AutoAttack
     p_init: PositiveShare = 0.8  #: the share of the image that the first squares cover; the default is AutoAttack's
-
     name = "Square"
     passes_per_iteration = 1.5
 
@@ -110,8 +105,7 @@ class Square(Attack):
         target, source = _window(u[:, :2], side, x), _window(u[:, 2:4], side, x)
         bumps = _signs(u[:, 5:], x)[..., None, None] * _turned(_bumps(side, x), u[:, 4, None, None, None])
 
-        old = x - problem.x0
-        new = old.clone()
+        new = (old := x - problem.x0).clone()
         new[target] = new[source] = 0
         unused = (problem.epsilon**2 - self.geometry.norm(old) ** 2).clamp_min(0) / c
         freed = (old**2 - new**2).sum((2, 3), keepdim=True) + per_example(unused, x)
@@ -127,13 +121,12 @@ class Square(Attack):
 class RandomSearch(Attack):
     """argmax of the loss over uniform points of the ball: what brute force finds (the checklist's fourth item).
 
-    All points are scored on one model, the first the view shows.  The best `confirmed` points of each example are then
-    scored on the fresh models of a whole iteration, and the one of highest loss is returned.
+    All points are scored on one model, the best `confirmed` ones of each example then on the fresh models of a whole
+    iteration.
     """
 
     samples: Count = 100_000  #: random points per example; 100,000 as the checklist of Athalye et al. suggests
     confirmed: Count = 20  #: how many of the best are scored again on fresh models
-
     name = "random search"
     passes_per_iteration = 1.0
 

@@ -26,9 +26,8 @@ class RegisteredAttack(NamedTuple):
 PUBLISHED, STRONG = "published", "strong"
 SUITES = ("paper", PUBLISHED, "quick", "demo", STRONG)
 """`published` is the suite of the paper with the return rules of the libraries of its time; `strong` is the smallest
-list that leaves, on the trained networks of the study, no more right than all attacks together (docs/adversaries.md):
-how many models its attacks see is measured first, `evaluation.robustness`."""
-
+list that leaves, on the networks of the study, no more right than all attacks together (docs/adversaries.md): how many
+models its attacks see is measured first."""
 ATTACKS: Registry[RegisteredAttack] = Registry(
     "attack",
     {
@@ -47,10 +46,7 @@ ATTACKS: Registry[RegisteredAttack] = Registry(
 
 
 def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[Attack]:
-    """The attacks of a suite, or those of these names; m replaces the iterations of all but one-step ones.
-
-    An attack that is named and no part of the suite keeps the iterations it is registered with.
-    """
+    """The attacks of a suite, or those of these names, which need not be in it; m is for all but one-step ones."""
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     if name == PUBLISHED:

@@ -1,9 +1,8 @@
 """What the adversary sees: `view(k)` yields the sample models of iteration k, one at a time.
 
 [Attack] looks through `Fixed(F)`, EOT^1-[Attack] through `EOT(F, 1)`, EOT-[Attack] through `EOT(F, n)`, a transfer
-attack through `Given(models)`; through `Exact(F)` it sees every model there is, where there are finitely many.  A view
-is pure in k: the models of an iteration can be looked at again, so that a candidate and an incumbent are compared on
-the same ones.  In the paper: docs/equations.md.
+attack through `Given(models)`; `Exact(F)` shows all models, where there are finitely many.  A view is pure in k, so
+that a candidate and an incumbent can be compared on the same models.  See docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
@@ -14,21 +13,14 @@ from functools import partial
 from itertools import islice, repeat
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float
 from torch import Tensor, nn
 
-from graddiv.diversity.gradients import (
-    OBJECTIVES,
-    MeanGradient,
-    check_finite,
-    check_mode,
-    derivative,
-    input_gradient,
-    mean_gradient,
-)
+from graddiv.diversity import MeanGradient, input_gradient, mean_gradient
+from graddiv.diversity.gradients import OBJECTIVES, check_finite, derivative, leaf
 from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Labels, PerExample
-from graddiv.losses import margin
+from graddiv.losses import Weights, margin
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.networks.inputs import logits_of
 from graddiv.seeding import fold
@@ -44,15 +36,12 @@ class Cost:
 
 
 class View(ABC):
-    """The sample models of each iteration, and the questions an attack may ask about them.
-
-    Every answer is computed model by model with one graph alive at a time, so memory does not grow with n.
-    """
+    """The models of each iteration, and what an attack may ask of them; one graph is alive at a time, whatever n."""
 
     prefix = ""  #: what stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD
     fresh = True  #: whether each iteration has models of its own, so that losses of two iterations cannot be compared
     n = 1  #: how many models an iteration has
-    probabilities: Float64[Tensor, " n"] | None = None  #: of these models, where they are not equally likely
+    probabilities: Weights = None  #: of these models
 
     def __init__(self) -> None:
         self.cost = Cost()
@@ -93,10 +82,8 @@ class View(ABC):
         answers = self._asked(k, points)
         losses = torch.stack([goal.value(torch.stack([goal.s(f, y) for f in z]), p) for z in answers])
         if (is_nan := losses.isnan().any(0)).any():
-            raise GradDivError(
-                f"the loss of {int(is_nan.sum())} of {len(y)} examples is NaN: "
-                "look at the network's weights and at the input"
-            )
+            which = f"the loss of {int(is_nan.sum())} of {len(y)} examples"
+            raise GradDivError(f"{which} is NaN: look at the network's weights and at the input")
         return losses
 
     def member_logits(self, k: int, x: Images) -> Float[Tensor, "n b c"]:
@@ -116,12 +103,10 @@ class View(ABC):
         self, k: int, x: Images, y: Labels, only: Labels | None = None
     ) -> tuple[Float[Tensor, "b l"], Float[Tensor, "b l ..."]]:
         """z_l - z_y and its gradient, z the mean logits, for l = y + 1, y + 2, ... (mod c), or the one in `only`."""
-        check_mode()
         gaps, gradients = torch.zeros(()), torch.zeros(())
         with torch.enable_grad(), self.context():
             for f, weight in self._weighted(k):
-                point = x.detach().requires_grad_()
-                z = f(point)
+                z = f(point := leaf(x))
                 margin(z.detach(), y)  # raises an error for labels that are no class, which the modulo would hide
                 turned = z.gather(1, (y[:, None] + torch.arange(z.shape[1], device=y.device)) % z.shape[1])
                 gap = turned[:, 1:] - turned[:, :1]
@@ -139,20 +124,17 @@ class View(ABC):
         then; the others are evaluated a second time, so that only one graph is alive at a time.
         """
         own = y[:, None]
-        check_mode()
         with torch.enable_grad(), self.context():
             total = torch.zeros(())
             for f, weight in self._weighted(k, backwards=1):
                 z = total  # frees the graph of the previous model
-                point = x.detach().requires_grad_()
-                z = f(point)
+                z = f(point := leaf(x))
                 total = total + weight * z.detach()
             margins = margin(total / self.n, y)
             rival = total.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
             gradient = derivative(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
             for f, weight in islice(self._weighted(k), self.n - 1):
-                point = x.detach().requires_grad_()
-                z = f(point)
+                z = f(point := leaf(x))
                 gradient = gradient + derivative(weight * (z.gather(1, rival) - z.gather(1, own)).sum(), point)
         check_finite(gradient.flatten(1).abs().sum(1))
         return margins, gradient / self.n
@@ -189,10 +171,7 @@ class Given(View):
     fresh = False
 
     def __init__(
-        self,
-        models: Sequence[SampleModel],
-        parent: View | None = None,
-        probabilities: Float64[Tensor, " n"] | None = None,
+        self, models: Sequence[SampleModel], parent: View | None = None, probabilities: Weights = None
     ) -> None:
         super().__init__()
         if not models:
@@ -212,10 +191,7 @@ def _logits(f: SampleModel, x: Tensor) -> Tensor:
 
 
 class NetworkView(View):
-    """A view of a randomized network.
-
-    theta is read once, as constants: attacks build no graph of the parameters and leave `requires_grad` alone.
-    """
+    """A view of a randomized network; theta is read once, as constants: attacks build no graph of the parameters."""
 
     def __init__(self, F: RandomizedNetwork | nn.Module, seed: int) -> None:
         super().__init__()
@@ -271,9 +247,8 @@ class Exact(NetworkView):
         super().__init__(F, seed=0)
         support = self.F.support()
         if support is None:
-            raise GradDivError(
-                f"the noise of {type(self.F).__name__} has no finite support: look through EOT(F, n) instead"
-            )
+            kind = type(self.F).__name__
+            raise GradDivError(f"the noise of {kind} has no finite support: look through EOT(F, n) instead")
         self.noises, self.n = support.noises, len(support.noises)
         self.probabilities = None if support.is_uniform else support.probabilities
         self.prefix = "EOT-" if self.n > 1 else ""
@@ -287,8 +262,6 @@ def as_view(target: View | nn.Module) -> View:
     if isinstance(target, View):
         return target
     if isinstance(target, RandomizedNetwork) and target.random:
-        raise GradDivError(
-            f"{type(target).__name__} is random: say how the adversary sees it, "
-            "with Fixed(F), EOT(F, n) or Given(models)"
-        )
+        how = "say how the adversary sees it, with Fixed(F), EOT(F, n) or Given(models)"
+        raise GradDivError(f"{type(target).__name__} is random: {how}")
     return Fixed(target)

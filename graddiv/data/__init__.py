@@ -1,7 +1,4 @@
-"""The data sets: `load(name, split)`, and `augmented` for their training batches.
-
-In the paper: docs/equations.md.
-"""
+"""The data sets: `load(name, split)`, and `augmented` for their training batches.  See docs/equations.md."""
 
 from pathlib import Path
 
@@ -22,8 +19,8 @@ SPLITS = ("train", "validation", "test", "train+validation")  #: The splits that
 def load(name: str, split: str = "train", root: str | Path | None = None) -> Dataset:
     """Read a split; `root` is the folder that holds the official files (default: see `files.search_path`).
 
-    "train" leaves out the validation split, which is the paper's: the last 5,000 of MNIST's training examples and
-    the last tenth of the others'; "train+validation" is all of them.
+    "train" leaves out the validation split, which is the paper's: the last 5,000 of MNIST's training examples and the
+    last tenth of the others'; "train+validation" is all of them.
     """
     source = SOURCES[name]
     if split not in SPLITS:

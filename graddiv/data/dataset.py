@@ -42,10 +42,10 @@ class Source:
     sizes: Mapping[Part, int]  #: How many examples each part has.
     held_out: int  #: How many training examples, the last ones, are the validation split.
     classes: tuple[str, ...]  #: The names of the classes.
+    #: (part, its files) -> images n c h w in bytes, labels from 0 and positions in the official file, both int64.
     read: Callable[[Part, Sequence[Path]], tuple[np.ndarray, np.ndarray, np.ndarray]]
-    """(part, its files) -> images n c h w in bytes, labels from 0 and positions in the official file, both int64."""
+    #: The files of "train" and of "test", and others that no reader needs; none if the examples are generated.
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The files of "train" and of "test", and others that no reader needs; none if the examples are generated."""
     md5s: Mapping[str, str] = field(default_factory=dict)  #: Path below a data root -> md5; `.gz` forms have their own.
     downloads: Sequence[Download] = ()
     embedded: bool = False  #: Whether it ships with the package, in the folder PACKAGE.
@@ -60,10 +60,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one split.
-
-    Pixels stay bytes (STL-10's test images are 221 MB as bytes, 885 MB as floats); `batch` makes the floats.
-    """
+    """Images and labels of one split; pixels stay bytes, which take a quarter of the memory, `batch` makes floats."""
 
     name: str
     split: str
@@ -93,8 +90,7 @@ class Dataset:
 
     def batches(self, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield images, labels and ids of at most `size` examples at a time, on a device and in its fastest layout."""
-        for start in range(0, len(self), size):
-            rows = slice(start, start + size)
+        for rows in (slice(start, start + size) for start in range(0, len(self), size)):
             x, y = self.batch(rows)
             yield channels_last(x.to(device)), y.to(device), self.ids[rows].to(device)
 
@@ -106,17 +102,11 @@ class Dataset:
 def crop_and_flip(
     images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
 ) -> Float32[Tensor, "b c h w"]:
-    """Shift each image by up to 4 pixels, zeros coming in, and mirror half of them, as Adv-BNN does in training.
-
-    A crop depends on (seed, epoch, id), not on the batch.
-    """
-    batch, channels, height, width = images.shape
-    device = images.device
-    top, left, mirror = uniform(fold(seed, "augment", epoch), ids.to(device), 3).unbind(1)
-    rows = (top * (2 * PADDING + 1)).long()[:, None] + torch.arange(height, device=device)
-    columns = (left * (2 * PADDING + 1)).long()[:, None] + torch.arange(width, device=device)
+    """Shift each image by up to 4 pixels, zeros coming in, and mirror half of them; addressed by (seed, epoch, id)."""
+    image, channel, height, width = (torch.arange(n, device=images.device) for n in images.shape)
+    top, left, mirror = uniform(fold(seed, "augment", epoch), ids.to(images.device), 3).unbind(1)
+    rows = (top * (2 * PADDING + 1)).long()[:, None] + height
+    columns = (left * (2 * PADDING + 1)).long()[:, None] + width
     columns = torch.where(mirror[:, None] < 0.5, columns.flip(1), columns)
     padded = F.pad(images, (PADDING,) * 4)
-    image = torch.arange(batch, device=device)[:, None, None, None]
-    channel = torch.arange(channels, device=device)[None, :, None, None]
-    return padded[image, channel, rows[:, None, :, None], columns[:, None, None, :]]
+    return padded[image[:, None, None, None], channel[:, None, None], rows[:, None, :, None], columns[:, None, None]]

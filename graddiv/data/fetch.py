@@ -56,19 +56,14 @@ def retrieve(url: str, destination: Path, md5: str, size: int, progress: Progres
             failures = 1 if _size(part) > longest else failures + 1
         longest = max(longest, _size(part))
         if failures >= ATTEMPTS:
-            raise GradDivError(
-                f"{url} could not be downloaded ({reason}); {_size(part)} bytes are kept in {part}, "
-                "and the same command resumes there"
-            )
+            kept = f"{_size(part)} bytes are kept in {part}, and the same command resumes there"
+            raise GradDivError(f"{url} could not be downloaded ({reason}); {kept}")
         time.sleep(PAUSE * 2 ** (failures - 1))
     found, here = md5_of(part), _size(part)
     if found != md5:
         part.unlink()
-        more = " or more" if here > size else ""
-        raise GradDivError(
-            f"{url} gave {here} bytes{more} with md5 {found}, expected {size} bytes with md5 {md5}; "
-            "the bad file was deleted"
-        )
+        gave = f"gave {here} bytes{' or more' if here > size else ''} with md5 {found}"
+        raise GradDivError(f"{url} {gave}, expected {size} bytes with md5 {md5}; the bad file was deleted")
     part.replace(destination)
 
 
@@ -104,10 +99,9 @@ def _append(url: str, part: Path, size: int, progress: Progress) -> None:
     try:
         response = urllib.request.urlopen(request, timeout=TIMEOUT)
     except urllib.error.HTTPError as error:
-        if error.code == http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
-            error.close()
-            return  # nothing is lacking; the checksum judges what is here
-        raise
+        if error.code != http.HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE:
+            raise
+        return error.close()  # nothing is lacking; the checksum judges what is here
     with response:
         resumed = response.headers.get("Content-Range", "").startswith(f"bytes {start}-")
         start = start if response.status == http.HTTPStatus.PARTIAL_CONTENT and resumed else 0

@@ -26,10 +26,9 @@ class Copy(NamedTuple):
 
 
 def search_path(root: Root = None) -> list[Path]:
-    """Folders to look in: `root` alone when it is given, else $GRADDIV_DATA and then the usual places.
+    """Folders to look in: `root` alone when it is given, else those of $GRADDIV_DATA and then the usual places.
 
-    $GRADDIV_DATA may list several folders as $PATH does.  The usual places are ./data, ~/data and ~/datasets,
-    where torchvision's users keep theirs, and the folder that `graddiv data fetch` writes to by default.
+    ./data, ~/data and ~/datasets are where torchvision's users keep theirs; `graddiv data fetch` writes to the last.
     """
     if root is not None:
         return [_expanded(root)]
@@ -88,19 +87,15 @@ def fetch_command(source: Source, root: Root = None) -> str:
 
 def verified(source: Source, file: str, root: Root = None) -> Path:
     """Return the path of the file, once it is found and its md5 shows that it is the official one."""
-    copy = locate(source, file, root)
-    if copy is None:
+    if (copy := locate(source, file, root)) is None:
         raise GradDivError(
             f"data set '{source.name}' is missing: no {_forms(source, file)[0]} in "
             f"{', '.join(map(str, _folders(source, root)))}; get it with '{fetch_command(source, root)}'"
         )
-    md5 = md5_of(copy.path)
-    if md5 != copy.md5:
+    if (md5 := md5_of(copy.path)) != copy.md5:
         twins = [f" (the official {Path(name).name})" for name, other in source.md5s.items() if other == md5]
-        raise GradDivError(
-            f"{copy.path} has md5 {md5}{''.join(twins)}, expected {copy.md5}; "
-            f"get it again with '{fetch_command(source, root)}'"
-        )
+        again = f"get it again with '{fetch_command(source, root)}'"
+        raise GradDivError(f"{copy.path} has md5 {md5}{''.join(twins)}, expected {copy.md5}; {again}")
     return copy.path
 
 
@@ -116,10 +111,8 @@ def inspect(source: Source, root: Root = None) -> Iterator[tuple[Copy, str | Non
 
 def status(source: Source, root: Root = None) -> str:
     """Say in a few words where the data set is, or with which command it can be fetched."""
-    if not source.files:
-        return "generated"
-    if source.embedded:
-        return "embedded in the package"
+    if source.embedded or not source.files:
+        return "embedded in the package" if source.embedded else "generated"
     copies = list(located(source, root).values())
     folders = dict.fromkeys(str(copy.root) for copy in copies if copy is not None)
     if None not in copies:

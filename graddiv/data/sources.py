@@ -1,7 +1,4 @@
-"""The readers of the data sets, whose other facts are in sources.toml.
-
-Files are read once their md5 is right, so readers check nothing.
-"""
+"""The readers of the data sets, which check nothing: a file's md5 was.  All other facts are in sources.toml."""
 
 import gzip
 import pickle
@@ -85,13 +82,8 @@ def generate(part: Part, paths: Sequence[Path]) -> Arrays:
     return images.numpy(), labels.numpy(), ids.numpy()
 
 
-READERS = {
-    "mnist-mini": read_mini,
-    "mnist": read_mnist,
-    "cifar10": read_cifar10,
-    "stl10": read_stl10,
-    "synthetic": generate,
-}
+READERS = {"mnist-mini": read_mini, "mnist": read_mnist, "cifar10": read_cifar10, "stl10": read_stl10}
+READERS["synthetic"] = generate
 
 
 def source(name: str, facts: dict[str, Any]) -> Source:

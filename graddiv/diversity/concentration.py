@@ -2,9 +2,7 @@
 
 pdf(v; mu, kappa) = C_p(kappa) exp(kappa mu.v) on S^(p-1), C_p(kappa) = kappa^(p/2-1) / ((2 pi)^(p/2) I_{p/2-1}(kappa)):
 the von Mises-Fisher law.  Delta(alpha g) = E[l_F(X + alpha g) - l_F(X)] = alpha g^.g + O(alpha^2), g^ = E grad l_F(X).
-Everything is batched over examples, in float64.
-
-In the paper: docs/equations.md.
+Everything is batched over examples, in float64.  See docs/equations.md.
 """
 
 from collections.abc import Iterable
@@ -27,10 +25,7 @@ DUAL = {2.0: 2.0, torch.inf: 1.0}  #: p -> q with 1/p + 1/q = 1, for the norms o
 
 
 def mrl(v: Float[Tensor, "n b p"], q: float = 2.0) -> Float64[Tensor, " b"]:
-    """rho^_q = |1/n sum_i v_i|_q, the sample l_q mean resultant length; rho^ itself for q = 2.
-
-    Biased upward by chance alone: about 1/sqrt(n) for uniform directions, so never compare it across n.
-    """
+    """rho^_q = |1/n sum_i v_i|_q, the sample l_q mean resultant length; biased upward, so never compare it across n."""
     rho: Tensor = torch.linalg.vector_norm(v.double().mean(0), ord=q, dim=1)
     return rho.clamp_max(1) if q == 2 else rho  # equal directions: the sum of squares may round above 1
 
@@ -88,7 +83,7 @@ def _ratio_series(order: float, x: Float64[Tensor, "..."]) -> Float64[Tensor, ".
 
 
 class Moments(NamedTuple):
-    """Means over the gradients of cross-entropy g_i = sigmoid(s_i) grad s_i and their directions v_i, per example.
+    """Means over g_i = sigmoid(s_i) grad s_i, the gradients of cross-entropy, and their directions v_i, per example.
 
     Lengths are divided by exp(log_scale), the greatest weight, as weights may underflow.
     """
@@ -124,8 +119,7 @@ def moments(models: Iterable[SampleModel], x: Images, y: Labels) -> Moments:
 
 def moments_of(gradients: Iterable[tuple[PerExample, Images]]) -> Moments:
     """Return the moments of gradients given as pairs s_i, grad s_i, the way `input_gradient` returns them."""
-    zero = torch.zeros((), dtype=torch.float64)
-    resultant, gradient, length, longest = zero, zero, zero, zero
+    resultant = gradient = length = longest = zero = torch.zeros((), dtype=torch.float64)
     log_scale, usable, n = zero - torch.inf, torch.ones((), dtype=torch.bool), 0
     for s, g in gradients:
         found = directions(g[None])
@@ -170,11 +164,5 @@ def theorem1(models: Iterable[SampleModel], x: Images, y: Labels, alpha: float, 
     rho_q = mrl(g.resultant[None], q)
     scale = alpha * g.log_scale.exp()  # apart from the ratios: it may underflow
     length: Tensor = torch.linalg.vector_norm(g.gradient, ord=q, dim=1)
-    bound = g.longest * rho_q
-    return BoundReport(
-        first_order=scale * length,
-        theorem=scale * g.longest * rho_q,
-        tightness=length / bound,
-        holds=length <= bound * (1 + 1e-9),
-        excess=length / (g.length * rho_q),
-    )
+    bound, excess = g.longest * rho_q, length / (g.length * rho_q)
+    return BoundReport(scale * length, scale * g.longest * rho_q, length / bound, length <= bound * (1 + 1e-9), excess)

@@ -1,8 +1,7 @@
 """Convolutions and max pooling whose gradient is cheap to differentiate again.
 
 torch differentiates the input gradient of a convolution through a kernel as large as the image, and that of max pooling
-without the channels_last format.  While `efficient_double_backward()` is active, `conv2d` and `max_pool2d` have better
-forms: a transposed convolution and a gather.
+without the channels_last format; `efficient_double_backward()` takes a transposed convolution and a gather instead.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,17 +15,12 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 aten = torch.ops.aten
-
-
 _WANTED: list[Node] = []  #: the inputs of backward passes in `inputs_only`; a global, as torch chooses the thread
 
 
 @contextmanager
 def inputs_only(x: Tensor) -> Iterator[None]:
-    """Spare convolutions the gradient of their weights in the backward pass inside, which asks for that of x alone.
-
-    Weights and biases that are computed from x keep theirs.
-    """
+    """Spare convolutions, in a backward pass to x alone, the gradients of weights that are not computed from x."""
     _WANTED.append(get_gradient_edge(x).node)
     try:
         yield
@@ -82,10 +76,9 @@ class efficient_double_backward(TorchFunctionMode):  # noqa: N801 -- used like a
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        replacement = _REPLACEMENTS.get(function)
-        if replacement is None or (args[0] if args else kwargs["input"]).dim() != 4:
-            return function(*args, **kwargs)
-        return replacement(*args, **kwargs)
+        if function in _REPLACEMENTS and (args[0] if args else kwargs["input"]).dim() == 4:
+            function = _REPLACEMENTS[function]
+        return function(*args, **kwargs)
 
 
 def _conv2d(

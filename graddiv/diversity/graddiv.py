@@ -1,7 +1,4 @@
-"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss.
-
-In the paper: docs/equations.md.
-"""
+"""GradDiv, the drop-in: lambda R_GradDiv(X; theta), a scalar to add to any training loss.  See docs/equations.md."""
 
 import warnings
 from collections.abc import Callable, Sequence
@@ -27,9 +24,7 @@ ValueAndGradient = tuple[Tensor, list[Tensor | None]]
 
 def ramp(step: int, warmup: int, rampup: int) -> float:
     """0 for `warmup` steps, then linear from 0 to 1 over `rampup` steps, then 1."""
-    if step < warmup:
-        return 0.0
-    return min(1.0, (step - warmup) / rampup) if rampup else 1.0
+    return 0.0 if step < warmup else min(1.0, (step - warmup) / rampup) if rampup else 1.0
 
 
 class Parts(NamedTuple):
@@ -48,8 +43,8 @@ class GradDiv(nn.Module):
         f = F.bind(F.draw(seed=0))
         loss = cross_entropy(f(x), y) + diversity(F, x, y, step=0)
 
-    Called with a network and a batch, returns lambda R as a scalar tensor, to be added to a loss.
-    Batch norm uses its running statistics; nothing is computed while lambda is 0; `parts` keeps what was found.
+    Called with a network and a batch, returns lambda R as a scalar tensor, to be added to a loss.  Batch norm uses its
+    running statistics; nothing is computed while lambda is 0; `parts` keeps what was found.
 
     name: the regularizer R, one of `REGULARIZERS`.
     lam: the weight of R once the ramp-up is over; at least 0.

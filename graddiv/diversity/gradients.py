@@ -1,9 +1,7 @@
-"""Input gradients of sample models, their directions, and their mean over models.
+"""Input gradients of sample models, their directions, and their mean over models.  See docs/equations.md.
 
 A loss l(s) of a score s has gradient l'(s) grad s: directions come from grad s, means over models have weights l'(s).
 Weights are kept as logarithms, since all of them underflow where every model is sure of itself.
-
-In the paper: docs/equations.md.
 """
 
 from collections.abc import Callable, Iterable
@@ -18,7 +16,7 @@ from torch.nn.functional import logsigmoid
 from graddiv.diversity.double_backward import efficient_double_backward, inputs_only
 from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Labels, PerExample, per_example
-from graddiv.losses import dlr, expectation, log_expectation, margin, soft_margin, softplus
+from graddiv.losses import Weights, dlr, expectation, log_expectation, margin, soft_margin, softplus
 from graddiv.networks import SampleModel
 from graddiv.registries import Registry
 
@@ -30,9 +28,8 @@ def input_gradient(
     f: SampleModel, x: Images, y: Labels, create_graph: bool = False, s_of: Score = soft_margin
 ) -> tuple[PerExample, Images]:
     """Return s(f(x), y) and grad_x s(f(x), y), differentiable again with `create_graph`; works inside no_grad."""
-    check_mode()
     with torch.enable_grad():
-        x = x.detach().requires_grad_()
+        x = leaf(x)
         if not create_graph:
             s = s_of(f(x), y)
             return s.detach(), derivative(s.sum(), x)
@@ -56,10 +53,11 @@ def derivative(s: Float[Tensor, ""], x: Tensor, *, create_graph: bool = False, r
     )
 
 
-def check_mode() -> None:
-    """Refuse to take gradients where torch cannot be asked for any."""
+def leaf(x: Images) -> Images:
+    """Return x as a leaf of a new graph."""
     if torch.is_inference_mode_enabled():
         raise GradDivError("input gradients were asked for inside torch.inference_mode(): use torch.no_grad() there")
+    return x.detach().requires_grad_()
 
 
 def check_finite(lengths: PerExample) -> None:
@@ -125,13 +123,13 @@ def mean_gradient(
     x: Images,
     y: Labels,
     objective: str = "ce",
-    probabilities: Float64[Tensor, " n"] | None = None,
+    probabilities: Weights = None,
     logits: list[Tensor] | None = None,
 ) -> MeanGradient:
     """(1/n) sum_i w_i grad s_i for one of the OBJECTIVES.
 
-    models: the n sample models, taken one after the other; one graph at a time, so memory does not grow with n.
-    probabilities: p of the models, where they are not equally likely: the mean is then sum_i p_i w_i grad s_i.
+    models: the n sample models, with one graph at a time, so memory does not grow with n.
+    probabilities: p of the models; with them the mean is sum_i p_i w_i grad s_i.
     logits: a list to which those of each model are appended.
     """
     goal, scores = OBJECTIVES[objective], []

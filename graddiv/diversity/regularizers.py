@@ -1,8 +1,6 @@
 """The GradDiv regularizers: pure functions of the unit gradients v: n b p -> b, one value for each example.
 
-All of them see the gradients through their cosines, an n x n Gram matrix per example, kept in float64.
-
-In the paper: docs/equations.md.
+They see the gradients through their cosines, an n x n Gram matrix per example, in float64.  See docs/equations.md.
 """
 
 from collections.abc import Callable
@@ -26,9 +24,7 @@ def cosines(v: Float[Tensor, "n b p"]) -> Float64[Tensor, "b n n"]:
 
 def off_diagonal(v: Float[Tensor, "n b p"]) -> Float64[Tensor, "b m"]:
     """cos(g_i, g_j) for the n(n-1) ordered pairs i != j."""
-    n = len(v)
-    i, j = (~torch.eye(n, dtype=torch.bool, device=v.device)).nonzero(as_tuple=True)
-    return cosines(v)[:, i, j]
+    return cosines(v)[:, ~torch.eye(len(v), dtype=torch.bool, device=v.device)]
 
 
 def kappa(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
@@ -49,8 +45,7 @@ def mean_cosine(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
 
 def dpp(v: Float[Tensor, "n b p"]) -> Float64[Tensor, " b"]:
     """R_DPP = -log det(V^T V), V = [v_1 .. v_n]: minus the log squared volume that the unit gradients span."""
-    n = len(v)
-    ridge = DPP_DELTA * torch.eye(n, dtype=torch.float64, device=v.device)
+    ridge = DPP_DELTA * torch.eye(len(v), dtype=torch.float64, device=v.device)
     factor: Tensor = torch.linalg.cholesky((cosines(v) + ridge) / (1 + DPP_DELTA))
     return -2 * factor.diagonal(dim1=1, dim2=2).log().sum(1)
 

@@ -62,9 +62,7 @@ class Frozen(Adapted):
         super().__init__(inner, lambda f, x: f(x))
         self.noises = noises
 
-    @property
-    def random(self) -> bool:
-        return False
+    random = False
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}

@@ -17,18 +17,13 @@ if TYPE_CHECKING:
     from graddiv.experiment.settings import Experiment, NetworkSection
 
 LOOKED_AT = 512  #: images of which three gradients are measured before training and after each epoch
-
 #: Training time over the time of its passes, for noise, batch norm's statistics and the optimizer.  Measured on one
 #: core at widths 1/8 and 1/4: 1.07 to 1.19 on MNIST's digits, 1.15 on CIFAR-10, 1.2 to 1.45 on STL-10.
 BESIDES = 1.2
-
-#: Multiplications per second, about, on two cores of 2020s servers; good to a factor of three (docs/benchmarks.md).
-TWO_CORES = 30e9
-
+TWO_CORES = 30e9  #: multiplications per second on two cores of 2020s servers, to a factor of three (docs/benchmarks.md)
 SECONDS = 1.0  #: How long a network is tried, about.
 BATCH = 64
 TOO_SHORT = 5.0  #: Seconds of training on two cores, below which the speed is not measured.
-
 Clock = Callable[[], float]  #: Tells seconds: of the day, or of the processor's work.
 
 
@@ -67,10 +62,8 @@ def _examples(experiment: "Experiment") -> int:
 def duration(seconds: float) -> str:
     """A time, roughly."""
     minutes = seconds / 60
-    if minutes < 1:
-        return "<1 min"
     unit, name = (1, "min") if minutes < 90 else (60, "h") if minutes < 48 * 60 else (24 * 60, "days")
-    return f"{minutes / unit:.0f} {name}"
+    return f"{minutes / unit:.0f} {name}" if minutes >= 1 else "<1 min"
 
 
 def training_seconds(experiment: "Experiment", device: str = "cpu", done: int = 0) -> float:
@@ -84,7 +77,7 @@ def multiplications_per_second(
 ) -> float:
     """Multiplications per second in passes of the experiment's network here, with as many threads as torch has.
 
-    Tried once per process for each architecture and width: narrow networks reach a fraction of the speed of wide ones.
+    Tried once per process for each network: narrow ones reach a fraction of the speed of wide ones.
     """
     network, shape = experiment.network, SOURCES[experiment.data.name].shape
     return 2 * BATCH * forward_work(network) / _seconds(network.architecture, network.width, shape, device, clock)

@@ -8,16 +8,7 @@ from functools import cache
 from inspect import Parameter
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    ValidationError,
-    create_model,
-    model_validator,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 import graddiv.data
@@ -48,7 +39,7 @@ def listed_in(registry: Mapping[str, object]) -> AfterValidator:
 class Section(BaseModel):
     """One table of a recipe: frozen, and with no other keys than these."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = {"frozen": True, "extra": "forbid", "populate_by_name": True}
 
 
 class DataSection(Section):
@@ -114,10 +105,7 @@ class StageSection(Schedule):
 
 
 class Experiment(Section):
-    """What `graddiv train` does, all of it: two experiments that are equal end in the same bits.
-
-    `parse` makes one; its model also has a field for each registered defense, which is that section of the recipe.
-    """
+    """All that `graddiv train` does; equal ones end in the same bits.  `parse` adds a field for each defense."""
 
     method: Name = "custom"  #: the name of the defense in tables
     scale: Name = "custom"  #: paper, quick, demo: at which scale the paper's setting is followed
@@ -163,8 +151,7 @@ class Experiment(Section):
     @property
     def rules(self) -> Rules:
         """How the network is trained."""
-        defense, settings = self._defense
-        return defense.rules_of(settings)
+        return Defense.rules_of(*self._defense)
 
     @property
     def schedule(self) -> tuple[StageSection, ...]:
@@ -211,10 +198,8 @@ class Experiment(Section):
 
     @property
     def digest(self) -> str:
-        """Names the run: equal trainings have equal digests, whatever their names and the path they start from.
-
-        Settings at their defaults are left out, so that a new setting does not rename old runs.
-        """
+        """Names the run: equal trainings have equal digests, whatever their names and the path they start from."""
+        # without defaults, so that a new setting does not rename old runs
         labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
         values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
@@ -261,8 +246,7 @@ class Experiment(Section):
 
         defense, settings = self._defense
         provided = {
-            "module": lambda: members(1)[0],
-            "members": lambda: members,
+            **{"module": lambda: members(1)[0], "members": lambda: members},
             "input_shape": lambda: SOURCES[self.data.name].shape,
             "examples": lambda: self.training_set(root) if data is None else data,
         }

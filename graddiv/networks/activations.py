@@ -1,7 +1,6 @@
 """Gaussian noise on activations: RSE (Liu et al. 2018), PNI (He et al. 2019), WCA-Net (Eustratiadis et al. 2021).
 
-Sites stand around the layers of a network, and `bind` hands the noise to them.  Remarks: docs/zoo.md.  In the paper:
-docs/equations.md.
+Sites stand around the layers of a network, and `bind` hands the noise to them.  See docs/zoo.md, docs/equations.md.
 """
 
 from abc import ABC, abstractmethod
@@ -63,15 +62,11 @@ class Site(nn.Module, ABC):
     def _noisy(self, h: Float[Tensor, "b ..."]) -> Float[Tensor, "b ..."]:
         noise, shape = self._buffers["noise"], self.noise_shape(tuple(h.shape[1:]))
         if noise is None:
-            raise GradDivError(
-                f"a module with {self.defense} noise was called without noise: "
-                "call a sample model, f = F.bind(F.draw(seed)), then f(x)"
-            )
-        if noise.shape[1:] != shape:
-            raise GradDivError(
-                f"{self.defense} noise was made for activations of shape {tuple(noise.shape[1:])} but met {shape}: "
-                "pass the true input_shape"
-            )
+            how = "call a sample model, f = F.bind(F.draw(seed)), then f(x)"
+            raise GradDivError(f"a module with {self.defense} noise was called without noise: {how}")
+        if (made := tuple(noise.shape[1:])) != shape:
+            found = f"{self.defense} noise was made for activations of shape {made} but met {shape}"
+            raise GradDivError(f"{found}: pass the true input_shape")
         if len(noise) == 0:  # stands for the layer without noise
             return h
         check_rows(len(noise), len(h))
@@ -91,10 +86,7 @@ class Visit(NamedTuple):
 
 
 class SiteNetwork(RowNoise):
-    """Noise at each of the sites, which take the place of their layers in the module.
-
-    visits: what `find` says of the layers.
-    """
+    """Noise at each of the sites, which take the place of their layers in the module; `visits` are what `find` says."""
 
     def __init__(
         self, module: nn.Module, sites: Mapping[str, Site], visits: Mapping[str, Visit], **settings: Any
@@ -291,8 +283,7 @@ def wca(module: nn.Module, input_shape: Sequence[int], *, features: Count = 32) 
     visits = find(module, (nn.Linear,), input_shape)
     if not visits:
         raise GradDivError(f"{type(module).__name__} has no linear layer inside, expected a linear classifier")
-    name, visit = visits.popitem()
-    last = visit.layer
+    name, (last, *_) = visits.popitem()
     assert isinstance(last, nn.Linear)
     # another initialization has another head
     with isolated(fold(0, "wca", float(last.weight.detach().flatten()[0]).hex())):

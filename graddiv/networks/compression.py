@@ -1,6 +1,6 @@
 """The image is compressed or rebuilt before the network sees it (Guo et al. 2018): fewer bits, JPEG, total variation.
 
-All have the identity for a gradient (`straight_through`): exact forward, BPDA backward.  Remarks: docs/zoo.md.
+All have the identity for a gradient (`straight_through`): exact forward, BPDA backward.  See docs/zoo.md.
 """
 
 import math
@@ -51,11 +51,10 @@ def jpeg(x: Float[Tensor, "b c h w"], quality: int) -> Float[Tensor, "b c h w"]:
     """
     b, c, h, w = x.shape
     planes = pad(_ycc(x * 255).round() - 128, (0, -w % 8, 0, -h % 8), mode="replicate")
-    high, wide = planes.shape[2] // 8, planes.shape[3] // 8
-    blocks = planes.reshape(b, c, high, 8, wide, 8).transpose(3, 4)
+    blocks = planes.reshape(b, c, -1, 8, planes.shape[3] // 8, 8).transpose(3, 4)
     D, Q = _cosines(x), _tables(quality, x)[[0, *[1] * (c - 1)], None, None]
     blocks = D.mT @ ((D @ blocks @ D.mT / Q).round() * Q) @ D
-    planes = blocks.transpose(3, 4).reshape(b, c, 8 * high, 8 * wide)[:, :, :h, :w]
+    planes = blocks.transpose(3, 4).reshape(planes.shape)[:, :, :h, :w]
     return _rgb((planes + 128).round().clamp(0, 255)) / 255
 
 
@@ -114,8 +113,7 @@ def rebuilt(
 ) -> Float[Tensor, "b c h w"]:
     """argmin_z sum_i keep_i (z_i - x_i)^2 + lam sum_i |grad z|_i, by primal-dual steps (Chambolle & Pock 2011).
 
-    |grad z|_i is the length of the differences to the right and below, in each channel apart; keep is 1 for pixels that
-    are kept and 0 for dropped ones.
+    |grad z|_i is the length of the differences to the right and below, in each channel apart; keep is 0 where dropped.
     """
     keep = keep.to(x.dtype)
     z = ahead = keep * x + (1 - keep) * 0.5
@@ -149,14 +147,11 @@ class TotalVariationNetwork(InputNoise):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         return {name: (u < 0.5).to(u.dtype) for name, u in super().draw(seed, batch).items()}
 
-    def mean(self) -> dict[str, Tensor]:
-        """Half weight on every pixel: the image smoothed, and nothing dropped."""
+    def mean(self) -> dict[str, Tensor]:  # half weight on every pixel: the image smoothed, and nothing dropped
         return {name: zero + 0.5 for name, zero in super().mean().items()}
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
-        def step(x: Tensor) -> Tensor:
-            return rebuilt(x, noise["keep"], self.lam, self.iterations)
-
+        step = partial(rebuilt, keep=noise["keep"], lam=self.lam, iterations=self.iterations)
         return step(x) if self.gradient == "unrolled" else straight_through(step)(x)
 
 

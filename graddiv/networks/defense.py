@@ -1,7 +1,4 @@
-"""A defense: a function that makes a randomized network of a module, and the rules by which it is trained.
-
-The parameters of both are the settings of the defense, a section of the recipe that has its name.
-"""
+"""A defense makes a randomized network of a module, with rules for training; its settings are a section of recipes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -64,8 +61,8 @@ class WithoutNoise(Rules):
         return Dirac(F.module) if F.mean() is None else Noiseless(F)
 
 
-#: What a factory may ask for beside its settings: a network of the recipe's architecture, the shape of an image, a
-#: function that makes a list of k networks, the training set.
+#: What a factory may ask for beside its settings: a network, the shape of an image, a function k -> list of networks,
+#: the training set.
 PROVIDED = ("module", "input_shape", "members", "examples")
 
 

@@ -1,7 +1,4 @@
-"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), activation pruning (SAP, Dhillon et al. 2018).
-
-Remarks: docs/zoo.md.
-"""
+"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), SAP (Dhillon et al. 2018).  See docs/zoo.md."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -104,12 +101,10 @@ class SAPNetwork(SiteNetwork):
     gradient: SAPGradient
 
     @property
-    def proxy_gradient(self) -> bool:
-        """Yes, unless the derivative of q is taken too: SAP's own gradient holds q constant."""
+    def proxy_gradient(self) -> bool:  # SAP's own gradient holds q constant
         return self.gradient != "exact" or super().proxy_gradient
 
-    def mean(self) -> dict[str, Tensor]:
-        """Noise without rows, which stands for the network that is not pruned: E h~ = h at every site."""
+    def mean(self) -> dict[str, Tensor]:  # noise without rows stands for the network that is not pruned: E h~ = h
         return {site: zero[:0] for site, zero in super().mean().items()}
 
 

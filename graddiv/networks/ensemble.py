@@ -155,9 +155,8 @@ def dverge_losses(
     F: EnsembleNetwork, x: Float[Tensor, "b ..."], y: Tensor, target: Tensor, seed: int, epsilon: float, m: int
 ) -> Float[Tensor, " b"]:
     """1/k sum_i sum_{j != i} CE(f_i(x'_j(x, target)), y), per example; `target` holds other images of the batch."""
-    layers = [_hidden_layers(member) for member in F.members]
+    layers, noises = [_hidden_layers(member) for member in F.members], F.support().noises
     number = int(float(uniform(seed, None, 1)) * len(layers[0]))
-    noises = F.support().noises
     with torch.no_grad():
         constant = [F.bind(noise) for noise in noises]
     with running_statistics(F):
@@ -176,8 +175,7 @@ def distilled(
 
     f^l is `layer`, which f calls.  Found from x_s in m steps of epsilon / m along the gradient's sign with momentum.
     """
-    radius = source.new_full((len(source),), epsilon)
-    x, momentum = source.detach(), torch.zeros_like(source)
+    x, momentum, radius = source.detach(), torch.zeros_like(source), source.new_full((len(source),), epsilon)
     with torch.no_grad():
         wanted = _features(f, layer, target)
     for _ in range(m):

@@ -22,45 +22,34 @@ class ForeignNetwork(RandomizedNetwork):
     def __init__(self, module: nn.Module, active: tuple[type[nn.Module], ...]) -> None:
         super().__init__(module)
         self.active = active
-        self._pointwise: bool | None = None
-
-    @property
-    def pointwise(self) -> bool:
-        """Found by test at the first call with two rows or more: f(x)[1:] == f(x[1:]).  Until then, False."""
-        return self._pointwise is True
+        self.pointwise, self._tested = (False, False)  # found out at the first call with two rows or more
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
         return seed
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
         if not isinstance(noise, int):
-            raise GradDivError(
-                f"noise is a set of {len(noise)} tensors, but the noise of a foreign module is a seed: "
-                "make it with F.draw(seed)"
-            )
+            found = f"noise is a set of {len(noise)} tensors"
+            raise GradDivError(f"{found}, but the noise of a foreign module is a seed: make it with F.draw(seed)")
         parameters = (theta or self.theta()).parameters
         return lambda x: self._call(x, parameters, noise)
 
     def _call(self, x: Float[Tensor, "b ..."], parameters: Mapping[str, Tensor], seed: int) -> Float[Tensor, "b c"]:
-        # Own copies of the buffers: some layers (bayesian-torch) write noise into one, which would change the gradients
-        # of other sample models.  Batch norm alone may move its statistics.
+        # Own copies of the buffers, but for batch norm's statistics: some layers (bayesian-torch) write noise into one,
+        # which would change the gradients of other sample models.
         statistics = {id(b) for norm in norm_layers(self.module) for b in norm.buffers(recurse=False)}
         scratch = {name: b.clone() for name, b in self.module.named_buffers() if id(b) not in statistics}
         active = (m for m in self.module.modules() if isinstance(m, self.active))
         with isolated(seed), switched(active, training=True):
             output = functional_call(self.module, {**parameters, **scratch}, (x,))
         logits = logits_of(output, type(self.module).__name__, len(x))
-        self._find_out_pointwise(x)
-        return logits
-
-    def _find_out_pointwise(self, x: Float[Tensor, "b ..."]) -> None:
-        """Find out, at the first batch of two rows or more, whether the network is pointwise."""
-        if self._pointwise is None and len(x) > 1:
-            self._pointwise = False  # set now, because the calls below come back here
+        if not self._tested and len(x) > 1:
+            self._tested = True  # set now, because the calls below, f(x)[1:] == f(x[1:]), come back here
             x = x[torch.arange(8, device=x.device) % len(x)]
             with torch.no_grad(), running_statistics(self):
                 models = self.sample(4, seed=0)
-                self._pointwise = all(torch.allclose(f(x)[1:], f(x[1:]), rtol=1e-4, atol=1e-5) for f in models)
+                self.pointwise = all(torch.allclose(f(x)[1:], f(x[1:]), rtol=1e-4, atol=1e-5) for f in models)
+        return logits
 
 
 def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOUT) -> ForeignNetwork:
@@ -69,10 +58,8 @@ def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOU
         F = randomize(model)  # a module with dropout, say
         label = F.predict(x).label
 
-    Returns a `RandomizedNetwork` whose noise is the seed of the generators of torch, NumPy and Python.
-
-    MC dropout, random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work
-    unchanged.
+    Returns a `RandomizedNetwork` whose noise is the seed of the generators of torch, NumPy and Python.  MC dropout,
+    random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work unchanged.
 
     module: the network.
     active: the types of layers that must go on drawing in eval mode; dropout of all kinds by default.

@@ -1,7 +1,6 @@
 """Noise on the image before the network sees it: smoothing, PixelDP, random resizing and crops, mixup inference.
 
-Cohen et al. 2019 and Lecuyer et al. 2019; Xie et al. 2018 and Guo et al. 2018; Pang et al. 2020.  Remarks: docs/zoo.md.
-In the paper: docs/equations.md.
+Cohen 2019 and Lecuyer 2019; Xie 2018 and Guo 2018; Pang 2020 (all et al.).  See docs/zoo.md, docs/equations.md.
 """
 
 from abc import abstractmethod
@@ -148,16 +147,14 @@ class TransformNetwork(InputNoise):
         super().__init__(module, {"outcome": ()}, counts={"outcome": len(self.outcomes)}, padding=padding)
         p = [1 / len(places) / len(axis) ** 2 for axis in places for _ in range(len(axis) ** 2)]
         self.probabilities = torch.tensor(p, dtype=torch.float64)
-        like = next(module.parameters())
         for name, axis in (("rows", 0), ("columns", 1)):
             matrices = torch.stack([outcome[axis].matrix(pixels, canvas) for outcome in self.outcomes])
-            self.register_buffer(name, matrices.to(like), persistent=False)
+            self.register_buffer(name, matrices.to(next(module.parameters())), persistent=False)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         return {"outcome": self.support().number(uniform(seed, batch, 1)[:, 0]).to(self.device)}
 
-    def mean(self) -> None:  # type: ignore[override]
-        """A choice has no mean."""
+    def mean(self) -> None: ...  # type: ignore[override]  # a choice has none
 
     def support(self) -> Support:
         everything = torch.arange(len(self.rows), device=self.device)
@@ -165,10 +162,8 @@ class TransformNetwork(InputNoise):
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         R, C = (of[noise["outcome"]][:, None].to(x.dtype) for of in (self.rows, self.columns))
-        if x.shape[2:] != (R.shape[3], C.shape[3]):
-            raise GradDivError(
-                f"images are {tuple(x.shape[2:])}, expected {(R.shape[3], C.shape[3])}, as input_shape said"
-            )
+        if (found := tuple(x.shape[2:])) != (shape := (R.shape[3], C.shape[3])):
+            raise GradDivError(f"images are {found}, expected {shape}, as input_shape said")
         covered = R.sum(3, keepdim=True) @ C.sum(3, keepdim=True).mT
         return R @ x @ C.mT + self.padding * (1 - covered)
 
@@ -184,8 +179,7 @@ def resize_and_pad(
     Returns a `RandomizedNetwork` whose noise chooses size and place, each uniformly.
 
     module, input_shape: any trained network that takes the canvas, and the shape of one image, (c, h, w) with h = w.
-    margin: the canvas has `margin` more pixels a side than the image, and r goes from the image's size to one less than
-        the canvas: 36 for 32 in CIFAR-10, as in DEEPSEC.
+    margin: how many more pixels a side the canvas has than the image, 36 for 32 in DEEPSEC; r is less than the canvas.
     shrink: for networks with a fixed input size: the canvas is as large as the image, and r up to `margin` smaller.
     padding: the brightness around the image.  Mid-gray: the papers say zeros, but pad after scaling to [-1, 1].
     """
@@ -241,13 +235,10 @@ class MixupNetwork(InputNoise):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
         *u, choice = uniform(seed, batch, len(self.members) + 1).cpu().unbind(1)
         partner = [rows[(u_c * len(rows)).long()] for rows, u_c in zip(self.members, u, strict=True)]
-        return {
-            "partner": torch.stack(partner, dim=1).to(self.device),
-            "choice": (choice * (len(self.members) - 1)).long().to(self.device),
-        }
+        choice = (choice * (len(self.members) - 1)).long()
+        return {"partner": torch.stack(partner, dim=1).to(self.device), "choice": choice.to(self.device)}
 
-    def mean(self) -> None:  # type: ignore[override]
-        """A choice has no mean."""
+    def mean(self) -> None: ...  # type: ignore[override]  # a choice has none
 
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
         with torch.no_grad():
@@ -277,9 +268,8 @@ def mixup_inference(
     if not images.is_floating_point():
         raise GradDivError(f"the pool's images are {images.dtype}, expected floats in the pixel range of x")
     if len(images) != len(labels) or len(labels) == 0 or labels.min() < 0:
-        raise GradDivError(
-            f"the pool has {len(images)} images and {len(labels)} labels, expected as many, some, and none below 0"
-        )
+        found = f"the pool has {len(images)} images and {len(labels)} labels"
+        raise GradDivError(f"{found}, expected as many, some, and none below 0")
     members = [(labels == c).nonzero().squeeze(1).cpu() for c in range(int(labels.max()) + 1)]
     counts = [len(rows) for rows in members]
     if len(counts) < 2 or 0 in counts:

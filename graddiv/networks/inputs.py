@@ -47,8 +47,7 @@ def plain(name: str, value: object) -> Tensor:
 
 def check_takes(module: nn.Module, x: Tensor) -> None:
     """Refuse images that the parameters of a network cannot be multiplied with, and parameters without gradients."""
-    parameters = [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]
-    if not parameters:
+    if not (parameters := [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]):
         return
     types = {p.dtype for p in parameters}
     if half := types.intersection(HALF):
@@ -69,19 +68,16 @@ def check_takes(module: nn.Module, x: Tensor) -> None:
 def check_labels(y: Tensor, examples: int) -> None:
     """Refuse labels that are not one class for each example."""
     if y.dtype != torch.int64 or y.shape != (examples,):
-        raise GradDivError(
-            f"y has shape {tuple(y.shape)} and type {y.dtype}, "
-            f"expected one int64 label for each of the {examples} examples: {MAKE_LABELS}"
-        )
+        wanted = f"one int64 label for each of the {examples} examples: {MAKE_LABELS}"
+        raise GradDivError(f"y has shape {tuple(y.shape)} and type {y.dtype}, expected {wanted}")
 
 
 def check_is_module(module: object) -> None:
     """Refuse what is no module: most often a class in place of what it makes, or a function."""
-    if isinstance(module, nn.Module):
-        return
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise GradDivError(f"the network is the class {module.__name__}, expected a module: {module.__name__}()")
-    raise GradDivError(f"the network is of type {type(module).__name__}, expected a module or a RandomizedNetwork")
+    if not isinstance(module, nn.Module):
+        raise GradDivError(f"the network is of type {type(module).__name__}, expected a module or a RandomizedNetwork")
 
 
 @contextmanager
@@ -92,10 +88,8 @@ def naming_the_shape(x: Tensor) -> Iterator[None]:
     except GradDivError:
         raise
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise GradDivError(
-            f"the network cannot be called with images of shape {tuple(x.shape[1:])}: {reason}"
-        ) from error
+        shape, reason = tuple(x.shape[1:]), (str(error).splitlines() or [type(error).__name__])[0]
+        raise GradDivError(f"the network cannot be called with images of shape {shape}: {reason}") from error
 
 
 def logits_of(output: object, who: str, batch: int) -> Tensor:
@@ -103,10 +97,8 @@ def logits_of(output: object, who: str, batch: int) -> Tensor:
     logits = output[0] if isinstance(output, (tuple, list)) and output else output
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
         found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        raise GradDivError(
-            f"{who} returned {found} for {batch} inputs, "
-            f"expected logits of shape ({batch}, classes), alone or first in a tuple"
-        )
+        wanted = f"logits of shape ({batch}, classes), alone or first in a tuple"
+        raise GradDivError(f"{who} returned {found} for {batch} inputs, expected {wanted}")
     if logits.shape[1] == 0:
         raise GradDivError(f"{who} returned {tuple(logits.shape)}: the network has 0 classes, expected at least 2")
     if not logits.is_floating_point():

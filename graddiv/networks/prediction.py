@@ -1,7 +1,4 @@
-"""What a randomized network predicts: the ensemble of several sample models decides.
-
-In the paper: docs/equations.md.
-"""
+"""What a randomized network predicts: the ensemble of several sample models decides.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -19,7 +16,6 @@ if TYPE_CHECKING:
     from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel
 
 N_ENSEMBLE = 20  #: how many sample models the paper's ensemble has
-
 Rule = Literal["softmax", "logits", "vote"]  #: what of the members is averaged
 
 
@@ -36,10 +32,9 @@ class Prediction(NamedTuple):
 
 
 def models_of(F: "RandomizedNetwork", n: int, seed: int) -> "Iterator[SampleModel]":
-    """Yield n sample models, bound one at a time; one model alone for a deterministic network.
+    """Yield n sample models, bound one at a time with constant weights; one alone for a deterministic network.
 
     Where the noise has at most n values, all equally likely, each is yielded once: means over them are then exact.
-    Their weights are constants; whether the consumer's own code records gradients is the consumer's choice.
     """
     with torch.no_grad():
         theta = F.theta()

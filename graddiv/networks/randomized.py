@@ -1,9 +1,7 @@
 """F ~ q_theta(F): a randomized network is theta plus a law of noise, and noise is a value.
 
 `draw(seed)` makes a noise value, `bind(noise)` the sample model f: x -> logits that belongs to it.  The same noise
-gives the same function, so nothing samples behind the caller's back.
-
-In the paper: docs/equations.md.
+gives the same function, so nothing samples behind the caller's back.  See docs/equations.md.
 """
 
 import math
@@ -11,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -41,11 +40,14 @@ class RandomizedNetwork(nn.Module, ABC):
 
     `bayesian`, `rse`, `randomize` and the others make one of a module; a subclass has `draw`, and `realise` or `bind`.
 
-    Under `torch.no_grad()`, `bind` realises the weights once, as constants: bind again once theta has moved.  With
-    gradients enabled any number of sample models, differentiable in theta, may be alive at once.
+    Under `torch.no_grad()`, `bind` computes the weights once, as constants: bind again once theta has moved.
+    With gradients enabled any number of sample models, differentiable in theta, may be alive at once.
 
     module: the architecture, with its parameters.
     """
+
+    random: bool = True  #: whether there is more than one sample model; a deterministic network is asked once
+    pointwise: bool = True  #: whether f(x)[i] depends on x[i] alone (batch norm aside): batches may be cut and joined
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -53,16 +55,6 @@ class RandomizedNetwork(nn.Module, ABC):
         if isinstance(module, RandomizedNetwork):
             raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
         self.module = module
-
-    @property
-    def random(self) -> bool:
-        """Whether there is more than one sample model; a deterministic network is asked once, whatever n."""
-        return True
-
-    @property
-    def pointwise(self) -> bool:
-        """Whether f(x)[i] depends on x[i] alone (batch norm aside), so that batches may be cut and joined freely."""
-        return True
 
     @property
     def proxy_gradient(self) -> bool:
@@ -73,8 +65,8 @@ class RandomizedNetwork(nn.Module, ABC):
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         """Draw noise ~ p, a pure function of the seed, on the parameters' device.
 
-        With `batch`, the data-set indices of a training batch, noise on images and activations is drawn for each
-        example apart, addressed by its index; without it one value serves every x, which makes f one function.
+        With `batch`, data-set indices, noise on images and activations is drawn for each example apart, addressed by
+        its index; without it one value serves every x, which makes f one function.
         """
 
     def bind(self, noise: Noise, theta: "Theta | None" = None) -> SampleModel:
@@ -126,8 +118,7 @@ class RandomizedNetwork(nn.Module, ABC):
     @property
     def device(self) -> torch.device:
         """The device of the parameters, on which noise is drawn."""
-        tensors = (t for group in (self.module.parameters(), self.module.buffers()) for t in group)
-        return next((tensor.device for tensor in tensors), torch.device("cpu"))
+        return next(chain(self.module.parameters(), self.module.buffers()), torch.empty(0, device="cpu")).device
 
 
 class Support(NamedTuple):
@@ -186,9 +177,7 @@ class Dirac(RandomizedNetwork):
     module: the network.
     """
 
-    @property
-    def random(self) -> bool:
-        return False
+    random = False
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}

@@ -1,7 +1,4 @@
-"""Gaussian noise on weights: the Bayesian network of Adv-BNN (Liu et al. 2019), parametric noise injection (He 2019).
-
-In the paper: docs/equations.md.
-"""
+"""Gaussian noise on weights: Adv-BNN (Liu et al. 2019) and PNI (He et al. 2019).  See docs/equations.md."""
 
 import math
 import warnings
@@ -55,10 +52,7 @@ class WeightNoise(RandomizedNetwork):
 
 @dataclass
 class _WarnOfMeanNetwork:
-    """Says once that the module itself, called in training, is the network without noise: its sigma learns nothing.
-
-    A parameter in its own place tells of a call from outside: a sample model puts tensors there.
-    """
+    """Says once that the module itself, called in training, is the network without noise: its sigma learns nothing."""
 
     kind: str
     name: str
@@ -66,6 +60,7 @@ class _WarnOfMeanNetwork:
 
     def __call__(self, module: nn.Module, inputs: object) -> None:
         owner, _, name = self.name.rpartition(".")
+        # a sample model puts tensors in the place of parameters
         own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
         if own and module.training and torch.is_grad_enabled() and not self.told:
             self.told = True
@@ -161,8 +156,7 @@ def bayesian(
     batch_norm: whether batch-norm scale and shift are random too.
     """
     fixed = set() if batch_norm else {id(p) for norm in norm_layers(module) for p in norm.parameters(recurse=False)}
-    names = [name for name, p in module.named_parameters() if id(p) not in fixed]
-    if not names:
+    if not (names := [name for name, p in module.named_parameters() if id(p) not in fixed]):
         raise GradDivError(f"{type(module).__name__} has no parameters to make Bayesian")
     return GaussianNetwork(module, names, prior_sigma, init_sigma or prior_sigma, kl_scope)
 
@@ -171,7 +165,7 @@ class PNINetwork(WeightNoise):
     """w~ = w + alpha * std(w) * noise, noise ~ N(0, I).
 
     std(w) is that of the whole layer and a constant for the gradient; alpha is learned, and its sign is free.  Keep
-    alpha out of weight decay: it is the parameter group `F.alpha.parameters()`.
+    `F.alpha.parameters()` out of weight decay.
     """
 
     def __init__(self, module: nn.Module, alpha: dict[str, Tensor]) -> None:
@@ -182,8 +176,7 @@ class PNINetwork(WeightNoise):
         """alpha * std(w)."""
         w = self.module.get_parameter(name).detach()
         std = w.std(correction=min(1, w.numel() - 1))  # without a correction where one weight alone makes a layer
-        scale: Tensor = self.alpha[_key(name)] * std
-        return scale
+        return torch.mul(self.alpha[_key(name)], std)
 
 
 @defense("pni")
@@ -199,11 +192,10 @@ def pni(module: nn.Module, alpha: Positive = 0.25, *, granularity: Granularity =
     granularity: whether each layer has a level, each output channel ("channelwise") or each weight ("elementwise").
     """
     noisy = {id(m.weight) for m in module.modules() if isinstance(m, WEIGHTED)}
-    weights = {name: p.detach() for name, p in module.named_parameters() if id(p) in noisy}
-    if not weights:
-        raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
     levels: dict[str, Tensor] = {}
-    for name, w in weights.items():
+    for name, w in ((name, p.detach()) for name, p in module.named_parameters() if id(p) in noisy):
         shapes = {"layerwise": (), "channelwise": (len(w), *(1,) * (w.dim() - 1)), "elementwise": tuple(w.shape)}
         levels[name] = w.new_full(shapes[granularity], alpha)
+    if not levels:
+        raise GradDivError(f"{type(module).__name__} has no convolution or linear layer to add noise to")
     return PNINetwork(module, levels)

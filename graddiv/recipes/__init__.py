@@ -1,7 +1,4 @@
-"""Recipes by name, composed of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`.
-
-In the paper: docs/equations.md.
-"""
+"""Recipes by name, of a data set, a method and a scale: `mnist/adv-bnn+graddiv` at `quick`.  See docs/equations.md."""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +16,6 @@ from graddiv.networks import DEFENSES
 from graddiv.runs import at_home, starting_point
 
 SCALES = ("paper", "quick", "demo")
-
 LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)  #: the paper cross-validates lambda over [0.05, 10]
 CONTROL = "control"  #: adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R
 DEEPEST = 10  #: nested tables that an override may name
@@ -49,9 +45,9 @@ def title(method: str) -> str:
     """The method's name in tables: Adv-BNN + GradDiv."""
     base, _, extra = method.partition("+")
     plain = str(methods()[base]["title"]) if base in methods() else base
-    regularizer = extra.removeprefix("graddiv").removeprefix("-")
     if extra == CONTROL:
         return f"{plain}, second stage without GradDiv"
+    regularizer = extra.removeprefix("graddiv").removeprefix("-")
     return plain + (" + GradDiv" if extra else "") + (f"-{regularizer}" if regularizer else "")
 
 
@@ -63,11 +59,11 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
         return title(experiment.method)
     start = experiment.network.start
     second_stage = bool(experiment.stages) or start is not None
-    from_scratch = not second_stage and bool(usual.stages)
-    ours, theirs = _traits(experiment), _traits(usual, -1 if second_stage else 0)
-    different = [text for key, text in ours.items() if theirs.get(key, text) != text]
+    name = title(experiment.method) + (" from scratch" if usual.stages and not second_stage else "")
+    theirs = _traits(usual, -1 if second_stage else 0)
+    different = [text for key, text in _traits(experiment).items() if theirs.get(key, text) != text]
     steeper = ["one filter made steeper"] if start is not None and "steep-filter" in start.path else []
-    return ", ".join([title(experiment.method) + (" from scratch" if from_scratch else ""), *different, *steeper])
+    return ", ".join([name, *different, *steeper])
 
 
 def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
@@ -114,11 +110,10 @@ def _from(values: Tables, start: Path) -> Tables:
     values = {**values, "network": {**values.get("network", {}), "from": str(start)}}
     if not values.get("stages"):
         return values
-    second, *later = values["stages"]
-    graddiv, n = second.get("graddiv"), second.get("adversary_n")
-    before = {key: value for key, value in values["training"].items() if key != "decays"}
-    training = before | {key: value for key, value in second.items() if key not in ("graddiv", "adversary_n")}
-    values = {**values, "training": training, "stages": later, "graddiv": graddiv}
+    (second, *later), training = map(dict, values["stages"]), dict(values["training"])
+    graddiv, n = second.pop("graddiv", None), second.pop("adversary_n", None)
+    training.pop("decays", None)
+    values |= {"training": training | second, "stages": later, "graddiv": graddiv}
     if n is not None:
         values["adversary"] = {**values.get("adversary", {}), "n": n}
     return {key: value for key, value in values.items() if value is not None}
@@ -176,8 +171,7 @@ def _random(method: Tables) -> bool:
 
 
 def _shipped(name: str) -> Tables:
-    text = (files("graddiv.recipes") / f"{name}.toml").read_text(encoding="utf-8")
-    return store.parse_toml(text, f"{name}.toml")
+    return store.parse_toml((files("graddiv.recipes") / f"{name}.toml").read_text(encoding="utf-8"), f"{name}.toml")
 
 
 def _set(values: Tables, override: str) -> str | None:

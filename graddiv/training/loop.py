@@ -46,8 +46,7 @@ def train(
 ) -> RandomizedNetwork:
     """Train, or resume training, in `directory`; return the trained network, in eval mode.
 
-    The directory, a `Run`, holds the recipe, the log, the last checkpoint and, if the recipe says so, that of every
-    k-th epoch.  Killed at any moment, the same call resumes and ends with the same bits.
+    Killed at any moment, the same call resumes and ends with the same bits.
 
     data_root: the folder of the official data files; by default the usual places are searched.
     device: such as "cpu" or "cuda:1"; by default CUDA if there is any.
@@ -80,10 +79,14 @@ class _Training:
         self.stages = stages_of(experiment, len(self.data))
         self.total = self.stages[-1].last_step
         self.F = experiment.build(self.data).to(process.device)
-        if sync_batch_norm:
-            self.F.module = _synchronized(self.F.module, process)
-        channels_last(self.F)
-        self.F.train()
+        if sync_batch_norm:  # over the batch of all processes; R sees running statistics: its double backward is safe
+            if process.device.type != "cuda":
+                raise GradDivError(
+                    f"--sync-batch-norm needs CUDA, but the device is {process.device.type}: leave it out, and batch "
+                    "norm uses the statistics of each process's own images"
+                )
+            self.F.module = nn.SyncBatchNorm.convert_sync_batchnorm(self.F.module)  # type: ignore[no-untyped-call]
+        channels_last(self.F).train()
         self.progress = TrainingPosition()
         self.log: Log | None = None
         if process.writes:
@@ -244,12 +247,11 @@ class _Training:
         return concentration(self.F, self.data, fold(self.experiment.seed, "probe", epoch))
 
     def _save(self, path: Path) -> None:
-        if self.log is None:
-            return
-        self.progress.log_size = self.log.size
-        network = {f"network.{name}": t for name, t in self.F.state_dict().items()}
-        tensors = network | moments_of(self.optimizer, self.F)
-        store.write_tensors(path, tensors, {"progress": vars(self.progress)})
+        if self.log is not None:
+            self.progress.log_size = self.log.size
+            network = {f"network.{name}": t for name, t in self.F.state_dict().items()}
+            tensors = network | moments_of(self.optimizer, self.F)
+            store.write_tensors(path, tensors, {"progress": vars(self.progress)})
 
 
 @lru_cache(maxsize=1)
@@ -268,14 +270,3 @@ def _check_batch(batch: int, experiment: Experiment, examples: int, process: Pro
             f"training.batch is {batch}, of which each of {process.size} processes gets {batch // process.size}: "
             "this training takes images in pairs, so expected an even number"
         )
-
-
-def _synchronized(module: nn.Module, process: Process) -> nn.Module:
-    """Batch norm over the whole batch of all processes; R sees running statistics, so its double backward is safe."""
-    if process.device.type != "cuda":
-        raise GradDivError(
-            f"--sync-batch-norm needs CUDA, but the device is {process.device.type}: leave it out, and batch norm uses "
-            "the statistics of each process's own images"
-        )
-    synchronized: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)  # type: ignore[no-untyped-call]
-    return synchronized

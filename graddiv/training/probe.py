@@ -24,7 +24,7 @@ def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, f
     `rho` is sqrt(max(0, mean cosine)), as on pages, and `rho_error` its standard error: every 32 images have other
     sample models, so the draws count in it.  `usable` is the share of images of which all gradients have a direction;
     where it is 0, it stands alone.  `norm` is the mean length of these gradients of the soft margin, which the
-    measures ignore: R may disperse directions and change lengths.
+    measures ignore.
     """
     data, count, cosines = data.take(slice(0, PROBE)), 0, list[Tensor]()
     sums = dict.fromkeys([*(f"R_{name}" for name in REGULARIZERS), "norm"], 0.0)

@@ -1,4 +1,4 @@
-"""The stages of an experiment in steps, and what each of them minimizes (in the paper: docs/equations.md)."""
+"""The stages of an experiment in steps, and what each of them minimizes.  See docs/equations.md."""
 
 from typing import NamedTuple
 

@@ -82,16 +82,12 @@ def load_start(F: RandomizedNetwork, state: Mapping[str, Tensor], experiment: Ex
     try:
         load_state(F, state, Path(start.path))
     except GradDivError as error:
-        source = _source(start)
-        there = f", and {start.path} is {_described(source)}" if source is not None else ""
+        there = f", and {start.path} is {_described(source)}" if (source := _source(start)) is not None else ""
         raise GradDivError(f"{error}: network.from needs {_described(experiment)}, as the recipe has{there}") from None
 
 
 def provenance(experiment: Experiment) -> dict[str, Any]:
-    """The log's entry for the run that training starts from; warn of other settings of the noise than it had.
-
-    There is none for a file, whose hash is in the recipe.
-    """
+    """The log's entry for the run that training starts from, not for a file; warn of other settings of the noise."""
     start = experiment.network.start
     if start is None or (source := _source(start)) is None:
         return {}

@@ -51,9 +51,7 @@ def test_models_are_counted_before_they_are_drawn(kind: str) -> None:
 class Doubled(RandomizedNetwork):
     """A deterministic network that is not a Dirac: f(x) = module(x) with its weights doubled."""
 
-    @property
-    def random(self) -> bool:
-        return False
+    random = False
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}
