@@ -49,7 +49,11 @@ def _of_report(entry: Entry, render: Render) -> Shown | None:
     """Of the stored report of the entry's data set: an item of its own, or for the paper's entries one like it."""
     if entry.data != "mnist":
         return None
-    report = RESULTS / ("zoo" if entry is ZOO else "mnist-study")
+    reports = ["zoo"] if entry is ZOO else ["mnist-study", "mnist-12-epochs"]
+    return next(filter(None, (_of_stored(RESULTS / report, entry, render) for report in reports)), None)
+
+
+def _of_stored(report: Path, entry: Entry, render: Render) -> Shown | None:
     plan, name = _plan(report), f"{entry.prefix}{render.name or render.draw}"
     own = entry.prefix is not None
     item = next((item for item in plan.items if (item.name == name if own else item.renderer == render.draw)), None)
