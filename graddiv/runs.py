@@ -177,7 +177,7 @@ def network_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def network_of(path: Path) -> dict[str, Tensor]:
-    """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
+    """The parameters and buffers of a run directory or of a safetensors file, from which training can start."""
     return Run(path).state() if store.is_directory(path) else store.read_state(path)
 
 
@@ -192,12 +192,8 @@ def starting_point(path: Path) -> dict[str, str]:
 
 def state_hash(state: Mapping[str, Tensor]) -> str:
     """sha256 over the names, shapes and values of parameters and buffers."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
-        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)  # as bytes: NumPy knows no bfloat16
-    return digest.hexdigest()
+    of_each = [(repr((name, tuple(t.shape), str(t.dtype))), t) for name, t in sorted(state.items())]
+    return store.digest(*(part for described in of_each for part in described))
 
 
 def load_state(F: RandomizedNetwork, state: Mapping[str, Tensor], path: Path) -> None:

@@ -94,6 +94,17 @@ def writes_to(path: Path, kept: str = "") -> Iterator[None]:
         raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
 
 
+def digest(*parts: str | Tensor) -> str:
+    """sha256 of texts and of the values of tensors."""
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):  # as bytes: NumPy knows no bfloat16
+            found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        else:
+            found.update(part.encode())
+    return found.hexdigest()
+
+
 def is_directory(path: Path) -> bool:
     """Whether this is a directory; False for a name that no file can have."""
     try:
@@ -169,11 +180,17 @@ def write_once_or_match(
     """
     if not path.exists():
         write_json(path, expected)
-    elif different := differences(normalize(read_json(path)), json.loads(json.dumps(expected))):
+    else:
+        check_same(path.parent, normalize(read_json(path)), json.loads(json.dumps(expected)))
+
+
+def check_same(place: Path | None, before: object, now: object) -> None:
+    """Refuse settings other than those with which `place` was made."""
+    if different := differences(before, now):
         key, found, wanted = different[0]
         more = f" (and {len(different) - 1} more keys)" if len(different) > 1 else ""
         raise GradDivError(
-            f"{path.parent} was made with {key} = {found!r}, now it is {wanted!r}{more}: "
+            f"{place} was made with {key} = {found!r}, now it is {wanted!r}{more}: "
             "choose another directory with --out, or the settings of that one"
         )
 
@@ -330,18 +347,15 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if len(content) != expected:
         raise GradDivError(f"{path} is damaged: it has {len(content)} bytes where {expected} were expected{WHAT_TO_DO}")
     if metadata.keys() >= {DESCRIPTION, CHECKSUM}:
-        _verify(content, metadata[CHECKSUM], path)
+        wanted = str(metadata[CHECKSUM])
+        found = hashlib.sha256(content.replace(_field(wanted), _field(UNKNOWN), 1)).hexdigest()
+        if found != wanted:
+            said = f"its content has sha256 {found[:10]}, expected {wanted[:10]}"
+            raise GradDivError(f"{path} is damaged: {said}{WHAT_TO_DO}")
     try:
         return safetensors.torch.load(content), metadata
     except Exception as error:  # a header that contradicts itself can raise anything
         raise GradDivError(f"cannot read {path} as safetensors: {error}") from None
-
-
-def _verify(content: bytes, checksum: object, path: Path) -> None:
-    found = hashlib.sha256(content.replace(_field(str(checksum)), _field(UNKNOWN), 1)).hexdigest()
-    if found != checksum:
-        was, wanted = found[:10], str(checksum)[:10]
-        raise GradDivError(f"{path} is damaged: its content has sha256 {was}, expected {wanted}{WHAT_TO_DO}")
 
 
 def _field(checksum: str) -> bytes:

@@ -1,7 +1,7 @@
 """Evaluation: every number is stored as a record, example by example."""
 
 from graddiv.attacks.suites import suite
-from graddiv.evaluation import along, jobs  # noqa: F401 -- they register measurements
+from graddiv.evaluation import jobs  # noqa: F401 -- it registers measurements
 from graddiv.evaluation.in_memory import evaluate, evaluate_total
 from graddiv.evaluation.robustness import (
     Cell,

@@ -1,6 +1,5 @@
 """Whatever holds the user's examples as tensors: tensors, arrays, data sets, loaders, files."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -42,7 +41,7 @@ class Examples:
     @cached_property
     def checksum(self) -> str:
         """sha256 of images, labels and ids."""
-        return digest(repr((tuple(self.x.shape), self.x.dtype)), self.x, self.y, self.ids)
+        return store.digest(repr((tuple(self.x.shape), self.x.dtype)), self.x, self.y, self.ids)
 
     def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
         """Return the images and labels at these rows."""
@@ -51,14 +50,6 @@ class Examples:
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Examples":
         """The subset at these rows, which keeps its ids and so its per-example randomness."""
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
-
-
-def digest(*parts: str | Tensor) -> str:
-    """sha256 of texts and of the values of tensors."""
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().data)
-    return found.hexdigest()
 
 
 def examples_of(

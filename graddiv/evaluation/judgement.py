@@ -13,7 +13,6 @@ from torch import Tensor
 from graddiv.attacks import EOT, PGD, Given
 from graddiv.attacks.attack import Problem
 from graddiv.evaluation.budget import Budget
-from graddiv.evaluation.examples import digest
 from graddiv.evaluation.robustness import Cell, attack_all
 from graddiv.evaluation.run import Advance, Job, Session, reporting
 from graddiv.evaluation.target import Target
@@ -22,6 +21,7 @@ from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.networks.prediction import models_of, predict
 from graddiv.records import AttackRecord, JudgementRecord, TrajectoryRecord, summary, wilson
 from graddiv.seeding import fold
+from graddiv.store import digest
 
 WORST_OF = (1, 2, 5, 10, 20, 50, 100)  #: How often a persistent attacker may try.
 MOST_OUTCOMES = 64  #: Noise with at most this many values is enumerated.

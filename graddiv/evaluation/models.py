@@ -17,13 +17,14 @@ from torch.nn.functional import kl_div, log_softmax
 from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import Bounds, digest, unscaled
+from graddiv.evaluation.examples import Bounds, unscaled
 from graddiv.evaluation.inspection import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
 from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
 from graddiv.networks.prediction import predict
 from graddiv.seeding import fold, generator, isolated
+from graddiv.store import digest
 
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
 """What can be evaluated and audited."""

@@ -20,7 +20,6 @@ from graddiv.attacks.spgd import FEWEST_STEPS, Spending, choose
 from graddiv.attacks.suites import ATTACKS, STRONG, suite
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.budget import Budget, with_geometry
-from graddiv.evaluation.examples import digest
 from graddiv.evaluation.jobs import gradient_noise_job
 from graddiv.evaluation.run import IN_MEMORY, Advance, Job, Session
 from graddiv.evaluation.target import Target
@@ -32,6 +31,7 @@ from graddiv.performance import channels_last
 from graddiv.records import PAPER_ROWS, AttackRecord, TotalRecord
 from graddiv.records.record import PILOTS
 from graddiv.seeding import fold
+from graddiv.store import digest
 
 Mode = Literal["fixed", "eot1", "eot"]
 MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")

@@ -14,11 +14,11 @@ from torch import Tensor
 from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import Bounds, Examples, digest, examples_of, unscaled
+from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
 from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
 from graddiv.evaluation.run import Advance, Job
 from graddiv.networks import RandomizedNetwork
-from graddiv.networks.inputs import check_takes, naming_the_shape
+from graddiv.networks.inputs import naming_the_shape
 from graddiv.networks.prediction import N_ENSEMBLE, predict
 from graddiv.performance import channels_last
 from graddiv.records import AttackRecord, MeasurementRecord, Record
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Record)
 
+#: (images, labels, ids, advance) -> arrays by name, whose first axis is the example.
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
-"""(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
-
 KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
 ASKED = 4  #: On how many images, the first ones, the answers of two networks are compared.
-RELATIVE, ABSOLUTE = 1e-3, 0.05
-"""Tolerance of log-probabilities: other devices differ by less, other networks by more."""
+RELATIVE, ABSOLUTE = 1e-3, 0.05  #: Of log-probabilities: other devices differ by less, other networks by more.
 LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
 
@@ -63,7 +61,6 @@ class Target:
             F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds)).F, data.bounds)
         target = cls(F, data, **settings)
         first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
-        check_takes(F, first)
         with naming_the_shape(first):
             predict(F, first, n=1)
         return target
@@ -130,22 +127,20 @@ class Target:
         with isolated(self.seed):  # a module that draws by itself draws the same again
             answers = predict(self.F, x, n=1, seed=self.seed).scores.tolist()
         if not path.exists():
-            store.write_json(path, {"answers": answers})
-            return
+            return store.write_json(path, {"answers": answers})
         found = store.read_json(path).get("answers")
         try:
             before, now = (np.log(np.array(values, float).clip(LEAST)) for values in (found, answers))
         except (TypeError, ValueError):
             raise GradDivError(f"{path} says answers = {found!r:.80}, expected probabilities for each image") from None
         if before.shape != now.shape or not np.allclose(before, now, RELATIVE, ABSOLUTE):
-            raise GradDivError(
-                f"{path.parent} holds records of a network that answers otherwise: choose another directory"
-            )
+            other = "records of a network that answers otherwise"
+            raise GradDivError(f"{path.parent} holds {other}: choose another directory")
 
     @property
     def answers_file(self) -> str:
         """Where a directory that may hold several targets keeps the answers of this one."""
-        return f"answers-{digest(json.dumps(self.describe()))[:8]}.json"
+        return f"answers-{store.digest(json.dumps(self.describe()))[:8]}.json"
 
 
 def target_of(
@@ -170,4 +165,4 @@ def target_of(
 
 def fingerprint(F: RandomizedNetwork) -> str:
     """sha256 of the class, parameters and buffers, as records hold it; `runs.state_hash` knows no class."""
-    return digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))
+    return store.digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))
