@@ -84,16 +84,13 @@ class Run:
         return self.best_checkpoint if self.experiment.training.select == "best" else self.last_checkpoint
 
     def checkpoint(self, epoch: int) -> Path:
-        """The checkpoint that was kept of this epoch."""
         return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Be the only process that trains here."""
         return store.locked(self.path)
 
     @property
     def is_locked(self) -> bool:
-        """Whether a process is training here now."""
         return store.is_locked(self.path)
 
     def begin(self) -> None:
@@ -123,7 +120,6 @@ class Run:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of the log so far."""
         return read_log(self.log_file)
 
     @property
@@ -138,7 +134,6 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether training has ended."""
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
     def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
@@ -151,11 +146,9 @@ class Run:
         if epoch is None:
             about = about if path == self.last_checkpoint else store.read_tensors(self.last_checkpoint)[1]
             log_size = TrainingPosition.of(about, self.last_checkpoint).log_size
-            done, epochs = _last_epoch(read_log(self.log_file, log_size)), self.experiment.epochs
-            if done < epochs:
-                raise GradDivError(
-                    f"{self.path} is not trained to its end, but to epoch {done} of {epochs}: run its training again"
-                )
+            if (done := _last_epoch(read_log(self.log_file, log_size))) < self.experiment.epochs:
+                so_far = f"to epoch {done} of {self.experiment.epochs}"
+                raise GradDivError(f"{self.path} is not trained to its end, but {so_far}: run its training again")
         F = self.experiment.build(root=data_root)
         load_state(F, network_part(tensors), path)
         return F.eval()
@@ -212,8 +205,7 @@ def check_tensor(name: str, found: Tensor | None, wanted: Tensor | None, path: P
     if wanted is None:
         raise GradDivError(f"{other}: it has {name}, which was not expected")
     if found.shape != wanted.shape:
-        shape, expected = tuple(found.shape), tuple(wanted.shape)
-        raise GradDivError(f"{other}: {name} has shape {shape} there, expected {expected}")
+        raise GradDivError(f"{other}: {name} has shape {tuple(found.shape)} there, expected {tuple(wanted.shape)}")
     if found.dtype != wanted.dtype and not (found.dtype == torch.float16 and wanted.is_floating_point()):
         raise GradDivError(f"{path}: {name} is of type {found.dtype}, expected {wanted.dtype}")
 
@@ -255,7 +247,6 @@ class Log:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -159,11 +159,8 @@ def _parse(loads: Callable[[str], object], text: str, source: str, language: str
         raise GradDivError(f"cannot read {source} as {language}: {str(error).splitlines()[0]}") from None
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        level = [
-            part
-            for whole in level
-            for part in (whole.values() if isinstance(whole, dict) else whole if isinstance(whole, list) else ())
-        ]
+        parts = [list(whole.values()) if isinstance(whole, dict) else whole for whole in level]
+        level = [part for each in parts if isinstance(each, list) for part in each]
     if level:
         raise too_deep
     if not isinstance(value, dict):
@@ -215,10 +212,9 @@ def locked(directory: Path) -> Iterator[None]:
     with file_lock(directory / LOCK):
         for parent, below, names in os.walk(directory):  # without directories below that have a lock of their own
             below[:] = [name for name in below if not Path(parent, name, LOCK).exists()]
-            for name in names:
-                if name.startswith(".") and name.endswith(".tmp"):
-                    with writes_to(Path(parent, name)):
-                        Path(parent, name).unlink(missing_ok=True)
+            for left in (Path(parent, name) for name in names if name.startswith(".") and name.endswith(".tmp")):
+                with writes_to(left):
+                    left.unlink(missing_ok=True)
         yield
 
 
@@ -239,10 +235,8 @@ def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
             time.sleep(0.05)  # try again, since is_locked of another process holds the lock for a moment
             if not _try_lock(file):
                 owner = file.read(200).decode("utf-8", "replace").strip() or "another process"
-                raise GradDivError(
-                    f"{path.parent} is being written by {owner}: wait for it to end, or choose another directory with "
-                    "--out"
-                )
+                remedy = "wait for it to end, or choose another directory with --out"
+                raise GradDivError(f"{path.parent} is being written by {owner}: {remedy}")
         with writes_to(path):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())

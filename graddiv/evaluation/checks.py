@@ -1,8 +1,8 @@
 """The checks of a network before any attack: `audit` makes all of them, `evaluate` warns of the quick ones."""
 
 import math
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch  # counts calls
 
 import torch
 from jaxtyping import Float, Int64
@@ -222,26 +222,14 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
     """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
-    taken = 0
-    functions = {name: getattr(torch.autograd, name) for name in ("grad", "backward")}
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def count(*arguments: Any, **options: Any) -> Any:
-            nonlocal taken
-            taken += 1
-            return function(*arguments, **options)
-
-        return count
-
-    try:
-        for name, function in functions.items():
-            setattr(torch.autograd, name, counted(function))
-        with running_statistics(seen.F), torch.enable_grad():
-            seen.models[0](seen.x[:1])
-    finally:
-        for name, function in functions.items():
-            setattr(torch.autograd, name, function)
-    if taken:
+    with (
+        patch.object(torch.autograd, "grad", wraps=torch.autograd.grad) as grad,
+        patch.object(torch.autograd, "backward", wraps=torch.autograd.backward) as backward,
+        running_statistics(seen.F),
+        torch.enable_grad(),
+    ):
+        seen.models[0](seen.x[:1])
+    if taken := grad.call_count + backward.call_count:
         said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
         return "warn", said, {"taken": taken}
     return "pass", "no gradient is taken while it answers", {"taken": 0}

@@ -238,12 +238,11 @@ def boundary_job(
         for run in reporting(range(2), 2, advance, end=0.5):
             seed = fold(target.seed, "boundary", run)
             found.append(replace(attack, seed=seed)(EOT(target.F, n, seed), x, y, epsilon, ids=ids) - x)
-        axes = torch.stack([found[0], _second_axis(*found, ids)], 1)
-        c = coordinates.to(x)
-        regions = []
-        for number in reporting(range(len(x)), len(x), advance, start=0.5):
-            plane = x[number] + torch.einsum("i,...->i...", c, axes[number, 0])[:, None]
-            points = (plane + torch.einsum("j,...->j...", c, axes[number, 1])[None]).flatten(0, 1).clamp(low, high)
+        axes = torch.stack([found[0], _second_axis(found[0], found[1], ids)], 1)
+        c, regions = coordinates.to(x), []
+        for image, (along, across) in reporting(zip(x, axes, strict=True), len(x), advance, start=0.5):
+            plane = image + torch.einsum("i,...->i...", c, along)[:, None]
+            points = (plane + torch.einsum("j,...->j...", c, across)[None]).flatten(0, 1).clamp(low, high)
             regions.append(_predicted_classes(target, points, models).reshape(models + 1, grid, grid))
         return {"regions": torch.stack(regions), "axes": axes, "images": x}
 

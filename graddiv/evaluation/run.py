@@ -49,7 +49,6 @@ class Job(Generic[R]):
 
     @property
     def slices(self) -> list[slice]:
-        """The examples of each batch, in order."""
         starts = range(0, self.examples, self.batch)
         return [slice(start, min(start + self.batch, self.examples)) for start in starts]
 
@@ -151,7 +150,6 @@ class _Files(Generic[R]):
         return [batch for batch in self.numbers if batch not in self.parts]
 
     def keep(self, batch: int, found: Arrays) -> None:
-        """Store the arrays of one batch."""
         self.parts[batch] = found
         if len(self.numbers) == 1:
             self.merge()

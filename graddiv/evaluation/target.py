@@ -86,9 +86,8 @@ class Target:
 
     def examples(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and ids at these rows, on the network's device."""
-        x, y = self.data.batch(rows)
-        device = self.F.device
-        return channels_last(x.to(device)), y.to(device), self.data.ids[rows].to(device)
+        x, y, ids = (part.to(self.F.device) for part in (*self.data.batch(rows), self.data.ids[rows]))
+        return channels_last(x), y, ids
 
     @property
     def pixels(self) -> int:
@@ -96,11 +95,9 @@ class Target:
         return self.data.batch(slice(0, 1))[0].numel()
 
     def first(self, count: int) -> "Target":
-        """Return the same target on its first `count` examples alone."""
         return self.take(slice(0, count))
 
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
-        """Return the same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
     def job(
@@ -158,8 +155,8 @@ def target_of(
         raise GradDivError(f"examples is {examples}, expected 1 to {len(judged_on)}, the size of the {split} split")
     F.to(device)
     channels_last(F)
-    facts = {"method": experiment.method, "lam": experiment.lam}
     judged_on = judged_on if examples is None else judged_on.take(slice(0, examples))
+    facts = {"method": experiment.method, "lam": experiment.lam}
     return Target(F, judged_on, experiment.run_name, seed=seed, batch=batch, facts=facts)
 
 
