@@ -112,7 +112,6 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings it was trained with."""
         if not self.experiment_file.exists():
             raise GradDivError(f"{self.path} is no run directory: 'graddiv train' makes one")
         self.check_format()

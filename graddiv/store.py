@@ -107,10 +107,7 @@ def digest(*parts: str | Tensor) -> str:
 
 def is_directory(path: Path) -> bool:
     """Whether this is a directory; False for a name that no file can have."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 -- which raises for such a name
 
 
 def make_directory(path: Path) -> None:
@@ -186,10 +183,8 @@ def check_same(place: Path | None, before: object, now: object) -> None:
     if different := differences(before, now):
         key, found, wanted = different[0]
         more = f" (and {len(different) - 1} more keys)" if len(different) > 1 else ""
-        raise GradDivError(
-            f"{place} was made with {key} = {found!r}, now it is {wanted!r}{more}: "
-            "choose another directory with --out, or the settings of that one"
-        )
+        remedy = "choose another directory with --out, or the settings of that one"
+        raise GradDivError(f"{place} was made with {key} = {found!r}, now it is {wanted!r}{more}: {remedy}")
 
 
 def differences(found: object, wanted: object, key: str = "") -> list[tuple[str, object, object]]:

@@ -93,9 +93,8 @@ def audit(
     if out is not None:
         require("report")  # now, not after an hour
     spent = BUDGETS["audit"][budget] if isinstance(budget, str) else budget
-    for key in about or {}:
-        if key not in ABOUT:
-            raise unknown("entry of a card", key, ABOUT)
+    if odd := [key for key in about or {} if key not in ABOUT]:
+        raise unknown("entry of a card", odd[0], ABOUT)
     check_counts(n_ensemble=n_ensemble, batch=batch)
     data = examples_of(x, y, bounds, examples, dtype_of(model))
     geometry, epsilon = NORMS[norm], radius_of(epsilon)
@@ -190,8 +189,7 @@ class Auditor(Subject):
 
     def _phase(self, name: str) -> Session:
         """The session, in which a phase is a part of the progress."""
-        names = list(SHARES)
-        before = sum(SHARES[other] for other in names[: names.index(name)])
+        before = sum(list(SHARES.values())[: list(SHARES).index(name)])
 
         def listen(done: float, total: float, what: str) -> None:
             self.session.progress(before + SHARES[name] * done / max(total, 1e-9), 1.0, what)
@@ -253,10 +251,9 @@ class Auditor(Subject):
         for name, noises in rungs.items():
             frozen = replace(target, F=Frozen(F, noises), name=name)
             source = SourceNetwork("surrogate", Frozen(self.seen, noises)) if self.surrogate else None
-            cell = Cell(attack, "fixed", 1, self.epsilon, 0, source)
-            jobs = [attack_job(frozen, untouched), attack_job(frozen, cell)]
-            handed_on = attack_job(replace(frozen, data=hit.data), untouched).below("handed-on")
-            clean, *attacked = self._phase("ladder").run([job.below(name) for job in (*jobs, handed_on)])
+            jobs = [attack_job(frozen, each) for each in (untouched, Cell(attack, "fixed", 1, self.epsilon, 0, source))]
+            jobs.append(attack_job(replace(frozen, data=hit.data), untouched).below("handed-on"))
+            clean, *attacked = self._phase("ladder").run([job.below(name) for job in jobs])
             left = np.logical_and.reduce([record.correct for record in attacked])
             known, interval = 0 if name == NOISE_FREE else len(noises), wilson(float(left.sum()), len(left))
             found.append(Rung(name, known, clean.accuracy, float(left.mean()), interval))

@@ -137,7 +137,6 @@ class AttackComparison(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Whether the other is significantly the stronger one."""
         return self.lost > self.won and self.p < SIGNIFICANCE
 
 
@@ -294,10 +293,9 @@ def _ordering(deciding: Sequence[AttackComparison], telling: Sequence[AttackComp
     wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
     worst = (wrong or odd or list(deciding))[0]
     verdict: Outcome = "fail" if wrong else "warn" if odd else "pass"
-    said = (
-        f"{100 * worst.accuracies[0]:.1f} % under {worst.weaker}, {100 * worst.accuracies[1]:.1f} % under "
-        f"{worst.stronger} ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
-    )
+    weaker, stronger = (f"{100 * share:.1f} % under" for share in worst.accuracies)
+    said = f"{weaker} {worst.weaker}, {stronger} {worst.stronger}"
+    said += f" ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
     if verdict == "pass" and any(c.right[1] < MIN_FLIPS for c in deciding):
         verdict, said = "not enough evidence", said + TOO_FEW
     elif verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won < MIN_FLIPS:

@@ -227,30 +227,14 @@ def _attacks_json(audit: Audit) -> dict[str, Any]:
     labels = told_apart([(r.label, own) for r, own in zip(records, settings, strict=True)])
     for number, (label, record) in enumerate(zip(labels, records, strict=True), 1):
         accuracy = summary(record.verdicts, 1)
-        found.append(
-            {
-                "label": label,
-                "mode": record.mode,
-                "n": record.n,
-                **{key: value for key, value in (record.attack or {}).items() if key not in ("seed", "bounds")},
-                "accuracy": accuracy.mean,
-                "interval": list(accuracy.interval),
-                "per_draw": record.accuracy_per_draw,
-                "worst_on": int((audit.worst.attack == number).sum()),
-                "forwards": int(record.cost_forwards.sum()),
-                "backwards": int(record.cost_backwards.sum()),
-            }
-        )
-    return {
-        "budget": audit.subject.budget_name,
-        "suites": [budget.suite, STRONG],
-        "n": audit.n,
-        "m": budget.m,
-        "surrogate": audit.subject.surrogate,
-        "forwards": sum(each["forwards"] for each in found),
-        "backwards": sum(each["backwards"] for each in found),
-        "attacks": found,
-    }
+        own = {key: value for key, value in (record.attack or {}).items() if key not in ("seed", "bounds")}
+        left = {"accuracy": accuracy.mean, "interval": list(accuracy.interval), "per_draw": record.accuracy_per_draw}
+        worst_on = int((audit.worst.attack == number).sum())
+        cost = {"forwards": int(record.cost_forwards.sum()), "backwards": int(record.cost_backwards.sum())}
+        found.append({"label": label, "mode": record.mode, "n": record.n, **own, **left, "worst_on": worst_on, **cost})
+    made = {"budget": audit.subject.budget_name, "suites": [budget.suite, STRONG], "n": audit.n, "m": budget.m}
+    costs = {name: sum(each[name] for each in found) for name in ("forwards", "backwards")}
+    return {**made, "surrogate": audit.subject.surrogate, **costs, "attacks": found}
 
 
 def read_card(path: Path) -> dict[str, Any]:
@@ -301,13 +285,9 @@ def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = 
         entry = {"who": who, "attack": attack, "A_T": estimate_json(found.ensemble), "x_adv_sha256": images_hash(x_adv)}
         known = [other for other in card["external"] if other["x_adv_sha256"] != entry["x_adv_sha256"]]
         store.write_json(file, {**card, "external": [*known, entry]})
-    return {
-        "before": before,
-        "now": found.ensemble,
-        "per_draw": found.per_draw,
-        "lowered": lowered,
-        "same_network": fingerprint(original(target.F)) == card["model_sha256"],
-    }
+    scores = {"before": before, "now": found.ensemble, "per_draw": found.per_draw}
+    same = fingerprint(original(target.F)) == card["model_sha256"]
+    return {**scores, "lowered": lowered, "same_network": same}
 
 
 def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> None:

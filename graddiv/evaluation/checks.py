@@ -246,11 +246,8 @@ def differences(seen: Inspection) -> Answer:
     random = [_errors(seen, g, seen.offset("across", i)) for i in range(ACROSS)]
     across = {h: root * sorted(error[h] for error in random)[ACROSS // 2] for h in along}
     errors = min(along.values()), min(across.values())
-    numbers = {
-        "relative_error": errors[0],
-        "relative_error_across": errors[1],
-        "steps": [f"{h:g}: {along[h]:.3g} along, {across[h]:.3g} across" for h in along],
-    }
+    steps = [f"{h:g}: {along[h]:.3g} along, {across[h]:.3g} across" for h in along]
+    numbers = {"relative_error": errors[0], "relative_error_across": errors[1], "steps": steps}
     said = f"finite differences along the gradient differ from it by {100 * errors[0]:.2g} % (median)"
     said += f", in random directions by {100 * errors[1]:.2g} %"
     if max(errors) <= AGREE:
@@ -288,12 +285,8 @@ def roughness(seen: Inspection) -> Answer:
     points = [x + STEP * seen.offset("near", i) for i in range(4)]
     change = torch.stack([(seen.margins(f, point) - seen.margins(f, x)).abs() for point in points]).mean()
     own = seen.logits[:, : len(x)].gather(2, y.expand(len(g), -1)[..., None])
-    numbers = {
-        "cosine_same_draw": same,
-        "cosine_other_draws": among,
-        "change_of_margin": float(change),
-        "noise_of_logit": float(own.std(0).mean()) if several else 0.0,
-    }
+    numbers = {"cosine_same_draw": same, "cosine_other_draws": among, "change_of_margin": float(change)}
+    numbers["noise_of_logit"] = float(own.std(0).mean()) if several else 0.0
     said = f"gradients of one draw less than half a gray level apart have cosine {same:.2f}"
     said += f", those of two draws at one point {among:.2f}" if several else ""
     if same >= STEADY:

@@ -104,10 +104,8 @@ def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b 
     else:
         images, labels = _collected(x, examples)
     if labels.is_floating_point() or labels.dim() != 1:
-        raise GradDivError(
-            f"y has type {labels.dtype} and shape {tuple(labels.shape)}, "
-            f"expected one whole number for each image: {MAKE_LABELS}"
-        )
+        found = f"y has type {labels.dtype} and shape {tuple(labels.shape)}"
+        raise GradDivError(f"{found}, expected one whole number for each image: {MAKE_LABELS}")
     if len(labels) and int(labels.min()) < 0:
         raise GradDivError(f"y holds the label {int(labels.min())}, expected classes from 0 on")
     return (images if images.is_floating_point() else images.float()), labels.long()

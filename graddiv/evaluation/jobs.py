@@ -51,16 +51,10 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.Concen
         with running_statistics(target.F):
             found = moments(reporting(_models(target, n), n, advance), x, y)
         rho, c = found.rho(), found.mean_cosine()
-        return {
-            "rho": rho,
-            "rho_1": found.rho(1.0),
-            "rho_debiased": c.clamp_min(0).sqrt(),
-            "mean_cosine": c,
-            "kappa": vmf.kappa_approximate(rho, p),
-            "kappa_mle": torch.where(found.usable, vmf.kappa_mle(rho.nan_to_num(0.0), p), torch.nan),
-            "norm_ratio": found.norm_ratio(),
-            "usable": found.usable,
-        }
+        rhos = {"rho": rho, "rho_1": found.rho(1.0), "rho_debiased": c.clamp_min(0).sqrt(), "mean_cosine": c}
+        exact = torch.where(found.usable, vmf.kappa_mle(rho.nan_to_num(0.0), p), torch.nan)
+        kappas = {"kappa": vmf.kappa_approximate(rho, p), "kappa_mle": exact}
+        return {**rhos, **kappas, "norm_ratio": found.norm_ratio(), "usable": found.usable}
 
     return target.job(kinds.ConcentrationRecord, {"n": n, "p": p}, measure, work=2.0 * n)
 
@@ -392,7 +386,5 @@ def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOS
 
 def _check_draws(n: int, choosing: int, alpha: float) -> None:
     if n < 1 or choosing < 1 or not 0 < alpha < 1:
-        raise GradDivError(
-            f"n is {n}, choosing {choosing} and alpha {alpha}, "
-            "expected at least one draw of each and a probability between 0 and 1"
-        )
+        found = f"n is {n}, choosing {choosing} and alpha {alpha}"
+        raise GradDivError(f"{found}, expected at least one draw of each and a probability between 0 and 1")

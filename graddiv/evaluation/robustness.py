@@ -90,16 +90,10 @@ class Cell:
 
     def describe(self, target: Target) -> dict[str, Any]:
         """What a record says of the attack and of how it sees the network."""
-        attack = self.seeded(target.seed)
-        return {
-            "label": self.label(target.F),
-            "attack": attack and _settings(attack),
-            **({"source": self.source.name} if self.source else {}),
-            "mode": self.mode,
-            "n": self.n,
-            "m": attack.iterations if attack else 0,
-            "restarts": attack.restarts if attack else 0,
-        }
+        attack, source = self.seeded(target.seed), {"source": self.source.name} if self.source else {}
+        m, restarts = (attack.iterations, attack.restarts) if attack else (0, 0)
+        about = {"label": self.label(target.F), "attack": attack and _settings(attack), **source}
+        return {**about, "mode": self.mode, "n": self.n, "m": m, "restarts": restarts}
 
     def work(self, target: Target) -> float:
         """Forward-equivalents of one batch, about: the attack's steps on n models, and two ensembles that judge."""
@@ -197,12 +191,9 @@ def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         x_adv, distance, cost = attacked(target, cell, x, y, ids, advance)
-        return {
-            "distance": distance,
-            "images": x_adv[torch.isin(ids, kept.to(ids.device))],
-            **{f"cost_{name}": torch.full_like(y, value) for name, value in asdict(cost).items()},
-            **judged(target, x_adv, y, cell.repeat),
-        }
+        images = x_adv[torch.isin(ids, kept.to(ids.device))]
+        spent = {f"cost_{name}": torch.full_like(y, value) for name, value in asdict(cost).items()}
+        return {"distance": distance, "images": images, **spent, **judged(target, x_adv, y, cell.repeat)}
 
     work, label = cell.work(target), settings["label"]
     return target.job(AttackRecord, settings, measure, work=work, file=cell.file_name, label=label)
@@ -231,14 +222,10 @@ def attack_all(target: Target, wanted: Sequence[Cell], session: Session = IN_MEM
 
 def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, Tensor]:
     """The verdicts of the two ensembles of a repeat on x, and of each model of the first."""
-    arrays: dict[str, Tensor] = {}
-    for i, suffix in enumerate(("", "_again")):
-        said = predict(target.F, x, n=target.n_ensemble, seed=fold(target.seed, "ensemble", repeat, i))
-        arrays[f"correct{suffix}"] = said.label == y
-        arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y)
-        if not suffix:
-            arrays["right"] = (said.answers == y).T
-    return arrays
+    seeds = [fold(target.seed, "ensemble", repeat, i) for i in range(2)]
+    said, again = (predict(target.F, x, n=target.n_ensemble, seed=seed) for seed in seeds)
+    margins = {"margin": margin(said.scores.double().log(), y), "margin_again": margin(again.scores.double().log(), y)}
+    return {"correct": said.label == y, "correct_again": again.label == y, "right": (said.answers == y).T, **margins}
 
 
 def attack_until_fooled(target: Target, wanted: Sequence[Cell], session: Session = IN_MEMORY) -> list[TotalRecord]:

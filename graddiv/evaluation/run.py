@@ -41,16 +41,14 @@ class Job(Generic[R]):
 
     def __post_init__(self) -> None:
         if self.examples < 1 or self.batch < 1:
-            raise GradDivError(
-                f"there are {self.examples} examples in batches of {self.batch}, expected at least one of each"
-            )
+            found = f"there are {self.examples} examples in batches of {self.batch}"
+            raise GradDivError(f"{found}, expected at least one of each")
         # In the form in which a file gives it back (tuples become lists), so that both can be compared.
         object.__setattr__(self, "description", json.loads(json.dumps(self.description)))
 
     @property
     def slices(self) -> list[slice]:
-        starts = range(0, self.examples, self.batch)
-        return [slice(start, min(start + self.batch, self.examples)) for start in starts]
+        return [slice(start, min(start + self.batch, self.examples)) for start in range(0, self.examples, self.batch)]
 
     def below(self, folder: str) -> "Job[R]":
         """The same job with its record in a folder of its own."""
@@ -193,8 +191,7 @@ def _wait_for(todo: Sequence[tuple[_Files[R], int]]) -> None:
             missing, since = left, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             files, batch = missing[0]
-            raise GradDivError(
-                f"batch {batch} of {files.path} and {len(missing) - 1} others are missing and for "
-                f"{PATIENCE / 3600:.3g} hours none has come: expected a directory that all processes share"
-            )
+            lacking = f"batch {batch} of {files.path} and {len(missing) - 1} others are missing"
+            late = f"for {PATIENCE / 3600:.3g} hours none has come"
+            raise GradDivError(f"{lacking} and {late}: expected a directory that all processes share")
         time.sleep(0.1)

@@ -79,9 +79,7 @@ class Target:
             "parameters": fingerprint(self.F),
             "examples": len(self.data),  # before their checksum, because errors name the first difference
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
-            "n_ensemble": self.n_ensemble,
-            "seed": self.seed,
-            "batch": self.batch,
+            **{name: getattr(self, name) for name in ("n_ensemble", "seed", "batch")},
         }
 
     def examples(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:

@@ -185,11 +185,9 @@ class NearbyRecord(MeasurementRecord, kind="nearby", named_by=("epsilon",)):
 
     @property
     def summary(self) -> str:
-        places = ", ".join(
-            f"{_median(self.rho[:, i])} (length {_median(self.length[:, i])}) at {distance:.3g}"
-            for i, distance in enumerate(self.distances)
-        )
-        return f"rho of {self.n} gradients at distances from x, medians: {places}"
+        found = zip(self.rho.T, self.length.T, self.distances, strict=True)
+        places = [f"{_median(rho)} (length {_median(length)}) at {far:.3g}" for rho, length, far in found]
+        return f"rho of {self.n} gradients at distances from x, medians: {', '.join(places)}"
 
 
 class GradientsRecord(MeasurementRecord, kind="gradients"):

@@ -161,14 +161,12 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
 
     records: what `evaluate` returned, or `graddiv.records.read_all` read; of one network on one set of examples.
     """
-    sets = sorted({(r.examples, r.data.sha256[:8]) for r in records})
-    if len(sets) > 1:
+    if len(sets := sorted({(r.examples, r.data.sha256[:8]) for r in records})) > 1:
         raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
     networks = {r.parameters: f"{r.target} ({r.parameters[:8]})" for r in records}
     if len(networks) > 1:
-        raise GradDivError(
-            f"the records are of {len(networks)} networks, {', '.join(networks.values())}: make a table of each"
-        )
+        named = ", ".join(networks.values())
+        raise GradDivError(f"the records are of {len(networks)} networks, {named}: make a table of each")
     attacked = by_value([r for r in records if not r.is_clean], "epsilon")
     rows = [_row(label, group) for label, group in _by_label([r for r in records if r.is_clean]).items()]
     for epsilon, group in attacked.items():
