@@ -69,7 +69,6 @@ class Process:
         return box[0]
 
     def wait(self) -> None:
-        """Wait until all processes have come this far."""
         if self.size > 1:
             distributed.barrier()
 

@@ -21,6 +21,7 @@ MOVED: dict[str, str] = {
     "graddiv.directions.bounds": "graddiv.diversity.concentration",
     "graddiv.directions.regularizers": "graddiv.diversity.regularizers",
     "graddiv.directions.vmf": "graddiv.diversity.concentration",
+    "graddiv.evaluation.along": "graddiv.evaluation.jobs",
     "graddiv.evaluation.concentration": "graddiv.evaluation.jobs",
     "graddiv.evaluation.decisions": "graddiv.evaluation.jobs",
     "graddiv.evaluation.elimination": "graddiv.evaluation.robustness",

@@ -1,7 +1,6 @@
 """Two settings that make convolutions on the CPU faster; both only on request, neither at import."""
 
 import ctypes
-import sys
 from typing import TypeVar, cast
 
 import torch
@@ -25,11 +24,9 @@ def keep_memory() -> bool:
 
     Otherwise glibc fetches the megabytes of activations page by page in every pass.  Elsewhere this does nothing.
     """
-    if not sys.platform.startswith("linux"):
-        return False
     try:
         mallopt = ctypes.CDLL("libc.so.6").mallopt
-    except (OSError, AttributeError):  # another libc
+    except (OSError, AttributeError):  # another libc or system
         return False
     trim_threshold, mmap_threshold, most = -1, -3, 2**31 - 1
     return bool(mallopt(trim_threshold, most)) and bool(mallopt(mmap_threshold, most))

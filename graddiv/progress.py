@@ -2,8 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -41,17 +41,16 @@ class Bar:
         columns = rich.TextColumn("{task.description:<16}"), rich.BarColumn(), rich.TaskProgressColumn(), self._left
         self._bar = rich.Progress(*columns, get_time=time.monotonic, speed_estimate_period=HOUR)
         self._bar.add_task("", total=None)
-        shown = self.console.is_terminal and not self.console.quiet
-        self._live = Live(Group(self._bar, self._values), console=self.console, transient=True) if shown else None
+        self._plain = not self.console.is_terminal or self.console.quiet
+        self._live = Live(Group(self._bar, self._values), console=self.console, transient=True)
 
     def __enter__(self) -> "Bar":
-        if self._live is not None:
+        if not self._plain:
             self._live.start()
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._live is not None:
-            self._live.stop()
+        self._live.stop()  # does nothing where it was not started
 
     def __call__(self, done: float | int, total: float | int, label: str, values: str = "") -> None:
         """Show how much is done; `values` stands below the bar."""
@@ -60,7 +59,7 @@ class Bar:
             self._bar.reset(task.id)
         self._values.plain = values
         self._bar.update(task.id, completed=done, total=total, description=label)
-        if self._live is None and task.speed and time.monotonic() - self._spoken > PLAIN_EVERY:
+        if self._plain and task.speed and time.monotonic() - self._spoken > PLAIN_EVERY:
             left = self._left.render(task)
             self.say(f"{label}: {done / total:.0%} done, {left} left" + (f", {values}" if values else ""))
 
@@ -70,14 +69,9 @@ class Bar:
         self.console.print(line, highlight=False, soft_wrap=True)
 
 
-@contextmanager
-def listening(progress: bool | Progress) -> Iterator[Progress]:
+def listening(progress: bool | Progress) -> AbstractContextManager[Progress]:
     """The callback that `progress` asks for: a bar if it is True, itself if it is a callback, else one that ignores."""
-    if progress is True:
-        with Bar() as bar:
-            yield bar
-    else:
-        yield progress or silent
+    return Bar() if progress is True else nullcontext(progress or silent)
 
 
 def shown(bar: Bar, title: str) -> Listener:

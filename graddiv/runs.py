@@ -84,16 +84,13 @@ class Run:
         return self.best_checkpoint if self.experiment.training.select == "best" else self.last_checkpoint
 
     def checkpoint(self, epoch: int) -> Path:
-        """The checkpoint that was kept of this epoch."""
         return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
 
     def lock(self) -> AbstractContextManager[None]:
-        """Be the only process that trains here."""
         return store.locked(self.path)
 
     @property
     def is_locked(self) -> bool:
-        """Whether a process is training here now."""
         return store.is_locked(self.path)
 
     def begin(self) -> None:
@@ -115,7 +112,6 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The settings it was trained with."""
         if not self.experiment_file.exists():
             raise GradDivError(f"{self.path} is no run directory: 'graddiv train' makes one")
         self.check_format()
@@ -123,7 +119,6 @@ class Run:
 
     @property
     def log(self) -> list[dict[str, Any]]:
-        """The lines of the log so far."""
         return read_log(self.log_file)
 
     @property
@@ -138,7 +133,6 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        """Whether training has ended."""
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
     def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
@@ -151,11 +145,9 @@ class Run:
         if epoch is None:
             about = about if path == self.last_checkpoint else store.read_tensors(self.last_checkpoint)[1]
             log_size = TrainingPosition.of(about, self.last_checkpoint).log_size
-            done, epochs = _last_epoch(read_log(self.log_file, log_size)), self.experiment.epochs
-            if done < epochs:
-                raise GradDivError(
-                    f"{self.path} is not trained to its end, but to epoch {done} of {epochs}: run its training again"
-                )
+            if (done := _last_epoch(read_log(self.log_file, log_size))) < self.experiment.epochs:
+                so_far = f"to epoch {done} of {self.experiment.epochs}"
+                raise GradDivError(f"{self.path} is not trained to its end, but {so_far}: run its training again")
         F = self.experiment.build(root=data_root)
         load_state(F, network_part(tensors), path)
         return F.eval()
@@ -177,7 +169,7 @@ def network_part(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def network_of(path: Path) -> dict[str, Tensor]:
-    """The parameters and buffers that training can start from: of a run directory, or of a safetensors file."""
+    """The parameters and buffers of a run directory or of a safetensors file, from which training can start."""
     return Run(path).state() if store.is_directory(path) else store.read_state(path)
 
 
@@ -203,12 +195,8 @@ def starting_point(path: Path) -> dict[str, str]:
 
 def state_hash(state: Mapping[str, Tensor]) -> str:
     """sha256 over the names, shapes and values of parameters and buffers."""
-    digest = hashlib.sha256()
-    for name in sorted(state):
-        tensor = state[name].detach().cpu().contiguous()
-        digest.update(repr((name, tuple(tensor.shape), str(tensor.dtype))).encode())
-        digest.update(tensor.flatten().view(torch.uint8).numpy().data)  # as bytes: NumPy knows no bfloat16
-    return digest.hexdigest()
+    of_each = [(repr((name, tuple(t.shape), str(t.dtype))), t) for name, t in sorted(state.items())]
+    return store.digest(*(part for described in of_each for part in described))
 
 
 def load_state(F: RandomizedNetwork, state: Mapping[str, Tensor], path: Path) -> None:
@@ -227,8 +215,7 @@ def check_tensor(name: str, found: Tensor | None, wanted: Tensor | None, path: P
     if wanted is None:
         raise GradDivError(f"{other}: it has {name}, which was not expected")
     if found.shape != wanted.shape:
-        shape, expected = tuple(found.shape), tuple(wanted.shape)
-        raise GradDivError(f"{other}: {name} has shape {shape} there, expected {expected}")
+        raise GradDivError(f"{other}: {name} has shape {tuple(found.shape)} there, expected {tuple(wanted.shape)}")
     if found.dtype != wanted.dtype and not (found.dtype == torch.float16 and wanted.is_floating_point()):
         raise GradDivError(f"{path}: {name} is of type {found.dtype}, expected {wanted.dtype}")
 
@@ -270,7 +257,6 @@ class Log:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 

@@ -94,12 +94,20 @@ def writes_to(path: Path, kept: str = "") -> Iterator[None]:
         raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
 
 
+def digest(*parts: str | Tensor) -> str:
+    """sha256 of texts and of the values of tensors."""
+    found = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):  # as bytes: NumPy knows no bfloat16
+            found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+        else:
+            found.update(part.encode())
+    return found.hexdigest()
+
+
 def is_directory(path: Path) -> bool:
     """Whether this is a directory; False for a name that no file can have."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
+    return os.path.isdir(path)  # noqa: PTH112 -- which raises for such a name
 
 
 def make_directory(path: Path) -> None:
@@ -148,11 +156,8 @@ def _parse(loads: Callable[[str], object], text: str, source: str, language: str
         raise GradDivError(f"cannot read {source} as {language}: {str(error).splitlines()[0]}") from None
     level: list[Any] = [value]
     for _ in range(DEEPEST):
-        level = [
-            part
-            for whole in level
-            for part in (whole.values() if isinstance(whole, dict) else whole if isinstance(whole, list) else ())
-        ]
+        parts = [list(whole.values()) if isinstance(whole, dict) else whole for whole in level]
+        level = [part for each in parts if isinstance(each, list) for part in each]
     if level:
         raise too_deep
     if not isinstance(value, dict):
@@ -169,13 +174,17 @@ def write_once_or_match(
     """
     if not path.exists():
         write_json(path, expected)
-    elif different := differences(normalize(read_json(path)), json.loads(json.dumps(expected))):
+    else:
+        check_same(path.parent, normalize(read_json(path)), json.loads(json.dumps(expected)))
+
+
+def check_same(place: Path | None, before: object, now: object) -> None:
+    """Refuse settings other than those with which `place` was made."""
+    if different := differences(before, now):
         key, found, wanted = different[0]
         more = f" (and {len(different) - 1} more keys)" if len(different) > 1 else ""
-        raise GradDivError(
-            f"{path.parent} was made with {key} = {found!r}, now it is {wanted!r}{more}: "
-            "choose another directory with --out, or the settings of that one"
-        )
+        remedy = "choose another directory with --out, or the settings of that one"
+        raise GradDivError(f"{place} was made with {key} = {found!r}, now it is {wanted!r}{more}: {remedy}")
 
 
 def differences(found: object, wanted: object, key: str = "") -> list[tuple[str, object, object]]:
@@ -198,10 +207,9 @@ def locked(directory: Path) -> Iterator[None]:
     with file_lock(directory / LOCK):
         for parent, below, names in os.walk(directory):  # without directories below that have a lock of their own
             below[:] = [name for name in below if not Path(parent, name, LOCK).exists()]
-            for name in names:
-                if name.startswith(".") and name.endswith(".tmp"):
-                    with writes_to(Path(parent, name)):
-                        Path(parent, name).unlink(missing_ok=True)
+            for left in (Path(parent, name) for name in names if name.startswith(".") and name.endswith(".tmp")):
+                with writes_to(left):
+                    left.unlink(missing_ok=True)
         yield
 
 
@@ -222,10 +230,8 @@ def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
             time.sleep(0.05)  # try again, since is_locked of another process holds the lock for a moment
             if not _try_lock(file):
                 owner = file.read(200).decode("utf-8", "replace").strip() or "another process"
-                raise GradDivError(
-                    f"{path.parent} is being written by {owner}: wait for it to end, or choose another directory with "
-                    "--out"
-                )
+                remedy = "wait for it to end, or choose another directory with --out"
+                raise GradDivError(f"{path.parent} is being written by {owner}: {remedy}")
         with writes_to(path):
             file.truncate(0)
             file.write(f"process {os.getpid()} on {socket.gethostname()}\n".encode())
@@ -330,18 +336,15 @@ def _read_safetensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if len(content) != expected:
         raise GradDivError(f"{path} is damaged: it has {len(content)} bytes where {expected} were expected{WHAT_TO_DO}")
     if metadata.keys() >= {DESCRIPTION, CHECKSUM}:
-        _verify(content, metadata[CHECKSUM], path)
+        wanted = str(metadata[CHECKSUM])
+        found = hashlib.sha256(content.replace(_field(wanted), _field(UNKNOWN), 1)).hexdigest()
+        if found != wanted:
+            said = f"its content has sha256 {found[:10]}, expected {wanted[:10]}"
+            raise GradDivError(f"{path} is damaged: {said}{WHAT_TO_DO}")
     try:
         return safetensors.torch.load(content), metadata
     except Exception as error:  # a header that contradicts itself can raise anything
         raise GradDivError(f"cannot read {path} as safetensors: {error}") from None
-
-
-def _verify(content: bytes, checksum: object, path: Path) -> None:
-    found = hashlib.sha256(content.replace(_field(str(checksum)), _field(UNKNOWN), 1)).hexdigest()
-    if found != checksum:
-        was, wanted = found[:10], str(checksum)[:10]
-        raise GradDivError(f"{path} is damaged: its content has sha256 {was}, expected {wanted}{WHAT_TO_DO}")
 
 
 def _field(checksum: str) -> bytes:

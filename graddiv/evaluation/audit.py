@@ -4,7 +4,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,11 @@ from graddiv.seeding import fold
 
 ANSWERS = "answers.json"  #: Answers on the first images, by which a resumed audit recognizes its network.
 NOISE_FREE = "noise-free"  #: The name of the rung that has no noise.
+#: The phases of an audit, and about which share of the time each takes.
 SHARES = {
     "pilot": 0.03, "behaviours": 0.3, "attacks": 0.3, "doubling": 0.22, "trajectory": 0.05, "numbers": 0.05,
     "ladder": 0.05,
 }  # fmt: skip
-"""The phases of an audit, and about which share of the time each takes."""
 
 
 def audit(
@@ -93,9 +93,8 @@ def audit(
     if out is not None:
         require("report")  # now, not after an hour
     spent = BUDGETS["audit"][budget] if isinstance(budget, str) else budget
-    for key in about or {}:
-        if key not in ABOUT:
-            raise unknown("entry of a card", key, ABOUT)
+    if odd := [key for key in about or {} if key not in ABOUT]:
+        raise unknown("entry of a card", odd[0], ABOUT)
     check_counts(n_ensemble=n_ensemble, batch=batch)
     data = examples_of(x, y, bounds, examples, dtype_of(model))
     geometry, epsilon = NORMS[norm], radius_of(epsilon)
@@ -125,22 +124,17 @@ def examine(
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
     """Make all checks, and remedy what can be; return the network, the one that attacks follow, the checks."""
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
-
-    def inspect(F: RandomizedNetwork) -> Inspection:
-        return Inspection(F, x, y, seed, given.declared)
-
-    def remedied(name: str, how: str) -> Item:
-        return found[name]._replace(verdict="warn", sentence=f"{found[name].sentence}; {how}")
-
+    inspect = partial(Inspection, x=x, y=y, seed=seed, declared=given.declared)
     F = models.rescaled(given.F, data.bounds)
     found = {"random": CHECKS["random"](inspect(F))}
     if found["random"].verdict == "fail":
         F = models.rescaled(models.settled(given.F, draws=not given.F.random), data.bounds)
-        found["random"] = remedied("random", f"it is audited as {'random' if F.random else 'deterministic'}")
+        how = f"it is audited as {'random' if F.random else 'deterministic'}"
+        found["random"] = found["random"].remedied(how)._replace(verdict="warn")
     found["logits"] = CHECKS["logits"](inspect(F))
     if found["logits"].verdict != "pass":
         F = models.with_logits(F)
-        found["logits"] = remedied("logits", "the audit takes their logarithm")
+        found["logits"] = found["logits"].remedied("the audit takes their logarithm")._replace(verdict="warn")
     now = inspect(F)
     checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
     if now.usable_gradients is not None:
@@ -150,8 +144,7 @@ def examine(
     how = "attacks follow a surrogate in which flat functions of torch hand the gradient on"
     if inspect(seen).usable_gradients is None:
         seen, how = F, "no surrogate was found, so that only attacks without gradients and by transfer can work"
-    item = checks["gradients"]
-    return F, seen, {**checks, "gradients": item._replace(sentence=f"{item.sentence}; {how}")}
+    return F, seen, {**checks, "gradients": checks["gradients"].remedied(how)}
 
 
 @dataclass(frozen=True)
@@ -164,35 +157,27 @@ class Auditor(Subject):
         """Every phase in its order."""
         target, budget = self.target, self.budget
         radius: dict[str, Any] = {"epsilon": self.epsilon, "geometry": self.geometry}
-        rho, q = 1.0, math.inf
+        rho, q, n = 1.0, math.inf, 1
         if target.random:
             rho, q = pilot(replace(target, F=self.seen), session=self._phase("pilot"), **radius)
-        n = budget.draws_for(q) if target.random else 1
-        evidence = gather(
-            target, session=self._phase("behaviours"), budget=replace(budget, n=n), source=self._seen, **radius
-        )
+            n = budget.draws_for(q)
+        spent, phase = replace(budget, n=n), self._phase("behaviours")
+        evidence = gather(target, session=phase, budget=spent, source=self._seen, **radius)
         attacked = self._attack(n, q)
         best = min((c for c in attacked if _can_be_doubled(c, target.random)), key=lambda c: attacked[c].accuracy)
         doublings, doubled = double(best, attacked[best], target, budget, self._phase("doubling"))
         of_behaviours = [r for name, group in evidence.groups.items() if name != "random" for r in group]
         records = self._at_radius([*of_behaviours, *attacked.values(), *doubled])
-        job = trajectory_job(target, self.seen, n=n, m=budget.m, **radius)
-        trajectory = self._phase("trajectory").run([job])
+        trajectory = self._phase("trajectory").run([trajectory_job(target, self.seen, n=n, m=budget.m, **radius)])
         worst = worst_images(records)
         hit, hit_per_draw = (self._on(images) for images in (worst.images, worst.images_per_draw))
         judged = {"clean": target, "attacked": hit, "attacked-per-draw": hit_per_draw}
         jobs = [judgement_job(each, name, ensembles=budget.ensembles) for name, each in judged.items()]
         clean, robust, robust_per_draw = self._phase("numbers").run(jobs)
         blind = [r for r in records[1:] if r.source == "substitute" or r.label.endswith(("Square", "random search"))]
-        groups = {
-            **evidence.groups,
-            "trajectory": trajectory,
-            "blind": blind,
-            "seeing": [r for r in records[1:] if r not in blind],
-            "doubled": doubled,
-            "doublings": doublings,
-        }
-        evidence = replace(evidence, groups=groups)
+        seeing = [r for r in records[1:] if r not in blind]
+        groups = {**evidence.groups, "trajectory": trajectory, "doubled": doubled, "doublings": doublings}
+        evidence = replace(evidence, groups={**groups, "blind": blind, "seeing": seeing})
         numbers = three_numbers(clean, clean), three_numbers(robust, robust_per_draw)
         ladder = self._climb(hit_per_draw)
         return Audit(self, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
@@ -204,8 +189,7 @@ class Auditor(Subject):
 
     def _phase(self, name: str) -> Session:
         """The session, in which a phase is a part of the progress."""
-        names = list(SHARES)
-        before = sum(SHARES[other] for other in names[: names.index(name)])
+        before = sum(list(SHARES.values())[: list(SHARES).index(name)])
 
         def listen(done: float, total: float, what: str) -> None:
             self.session.progress(before + SHARES[name] * done / max(total, 1e-9), 1.0, what)
@@ -248,12 +232,9 @@ class Auditor(Subject):
 
     def _at_radius(self, records: Sequence[AttackRecord]) -> tuple[AttackRecord, ...]:
         """Each evaluation once, clean images first, at the radius of the audit and with all images kept."""
-        count = len(self.target.data)
-        kept = {
-            repr((r.label, r.attack, r.mode, r.n, r.source)): r
-            for r in records
-            if (r.is_clean or r.epsilon == self.epsilon) and len(r.images) == r.examples == count
-        }
+        at = [r for r in records if r.is_clean or r.epsilon == self.epsilon]
+        whole = [r for r in at if len(r.images) == r.examples == len(self.target.data)]
+        kept = {repr((r.label, r.attack, r.mode, r.n, r.source)): r for r in whole}
         return tuple(sorted(kept.values(), key=lambda r: not r.is_clean))
 
     def _climb(self, hit: Target) -> tuple[Rung, ...]:
@@ -270,13 +251,11 @@ class Auditor(Subject):
         for name, noises in rungs.items():
             frozen = replace(target, F=Frozen(F, noises), name=name)
             source = SourceNetwork("surrogate", Frozen(self.seen, noises)) if self.surrogate else None
-            cell = Cell(attack, "fixed", 1, self.epsilon, 0, source)
-            jobs = [attack_job(frozen, untouched), attack_job(frozen, cell)]
-            handed_on = attack_job(replace(frozen, data=hit.data), untouched).below("handed-on")
-            clean, *attacked = self._phase("ladder").run([job.below(name) for job in (*jobs, handed_on)])
+            jobs = [attack_job(frozen, each) for each in (untouched, Cell(attack, "fixed", 1, self.epsilon, 0, source))]
+            jobs.append(attack_job(replace(frozen, data=hit.data), untouched).below("handed-on"))
+            clean, *attacked = self._phase("ladder").run([job.below(name) for job in jobs])
             left = np.logical_and.reduce([record.correct for record in attacked])
-            known = 0 if name == NOISE_FREE else len(noises)
-            interval = wilson(float(left.sum()), len(left))
+            known, interval = 0 if name == NOISE_FREE else len(noises), wilson(float(left.sum()), len(left))
             found.append(Rung(name, known, clean.accuracy, float(left.mean()), interval))
         return tuple(found)
 

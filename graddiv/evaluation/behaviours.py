@@ -27,14 +27,13 @@ from graddiv.records import AttackRecord, TrajectoryRecord, flips
 from graddiv.records.record import CHECKLIST
 
 SIGNIFICANCE = 0.01  #: A difference counts if chance alone gives such one-sided flips with less than this probability.
+#: How many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Fewer examples cannot show any difference.
 MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
-"""How many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Fewer examples cannot show any difference."""
 TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
 LARGE_GAIN = 0.05  #: An attack that gains more than this share of the examples when made longer was far from converged.
 RARE, OFTEN = 0.02, 0.1  #: Shares of the images up to which a sign does not matter, and beyond which it is a failure.
 LAST = 0.25  #: The share of the steps that counts as the end of the attack.
 STILL = 0.05  #: An image whose loss gains this share of its whole range in the end was not optimized to the end.
-
 STANDARD = BUDGETS["checklist"]["standard"]
 behaviour = partial(check, of=BEHAVIOURS, decisive=("fail",))
 
@@ -68,14 +67,9 @@ def checklist(
     """Make the records that are not there yet, judge them, and write checklist.json beside them."""
     items = list(gather(target, epsilon, session, budget=budget, geometry=geometry).judge().values())
     if session.directory is not None and session.process.writes:
-        content = {
-            "target": target.name,
-            "epsilon": epsilon,
-            "examples": len(target.data),
-            "settings": settings_of(budget),
-            "items": [item._asdict() for item in items],
-        }
-        store.write_json(session.directory / CHECKLIST, content)
+        about = {"target": target.name, "epsilon": epsilon, "examples": len(target.data)}
+        found = {"settings": settings_of(budget), "items": [item._asdict() for item in items]}
+        store.write_json(session.directory / CHECKLIST, {**about, **found})
     return items
 
 
@@ -113,9 +107,7 @@ def gather(
     every = list(dict.fromkeys(cell for group in wanted.values() for cell in group))
     made = dict(zip(every, attack_all(target, every, session), strict=True))
     found = {name: [made[c] for c in dict.fromkeys(group)] for name, group in wanted.items()}
-
-    failed = made[cell(pgd)]
-    survivors = np.flatnonzero(failed.correct & failed.correct_again)[: budget.random_images]
+    survivors = np.flatnonzero(np.logical_and(*made[cell(pgd)].verdicts))[: budget.random_images]
     if len(survivors) >= MIN_FLIPS:
         search = cell(RandomSearch(samples=budget.random_points))
         found["random"] = attack_all(target.take(torch.from_numpy(survivors)), [search], session)
@@ -145,7 +137,6 @@ class AttackComparison(NamedTuple):
 
     @property
     def falls(self) -> bool:
-        """Whether the other is significantly the stronger one."""
         return self.lost > self.won and self.p < SIGNIFICANCE
 
 
@@ -177,10 +168,9 @@ def black_box(evidence: Evidence) -> Answer:
 def unbounded(evidence: Evidence) -> Answer:
     """An attack that may change every pixel at will must reach 100 % success."""
     record = evidence["unbounded"][0]
-    left, examples = int(record.correct.sum()), len(record.correct)
+    left, examples = int(record.correct.sum()), record.examples
     verdict = _graded(left / examples, 0.005, LARGE_GAIN)
-    if verdict == "pass" and examples < MIN_FLIPS:
-        verdict = "not enough evidence"
+    verdict = "not enough evidence" if verdict == "pass" and examples < MIN_FLIPS else verdict
     return verdict, f"{_title(record)} leaves {left} of {examples} examples right", {"left": left, "examples": examples}
 
 
@@ -191,7 +181,7 @@ def random_search(evidence: Evidence) -> Answer:
         said = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
         return "not enough evidence", said, {"images": 0}
     record = evidence["random"][0]
-    found, images = int((~record.correct & ~record.correct_again).sum()), len(record.correct)
+    found, images = int((~record.correct & ~record.correct_again).sum()), record.examples
     said = f"{record.m} random points in the ball of each of {images} such images fool the network on {found}"
     numbers = {"found": found, "images": images, "samples": record.m}
     return _graded(found / images, 0.0, LARGE_GAIN), said, numbers
@@ -201,8 +191,7 @@ def random_search(evidence: Evidence) -> Answer:
 def distortion(evidence: Evidence) -> Answer:
     """A larger radius must give more success: never less from one radius to the next, and more from end to end."""
     ordered, numbers, curve = _curve(evidence["radii"], "epsilon")
-    steps = [compare(a, b) for a, b in pairwise(ordered)]
-    ends = compare(ordered[0], ordered[-1])
+    steps, ends = [compare(a, b) for a, b in pairwise(ordered)], compare(ordered[0], ordered[-1])
     numbers["steps"] = [step._asdict() for step in steps]
     if any(step.upside_down for step in steps):
         return "fail", f"accuracy rises with epsilon ({curve})", numbers
@@ -215,7 +204,7 @@ def distortion(evidence: Evidence) -> Answer:
 def converged(evidence: Evidence, key: str) -> Answer:
     """Compare the longest attack with the one before it."""
     ordered, numbers, curve = _curve(evidence[key], key)
-    last = compare(ordered[-2], ordered[-1])
+    last = compare(*ordered[-2:])
     numbers["last"] = last._asdict()
     gain = last.accuracies[0] - last.accuracies[1]
     verdict: Outcome = "pass" if not last.falls else "warn" if gain <= LARGE_GAIN else "fail"
@@ -234,8 +223,7 @@ def _curve(records: Sequence[AttackRecord], key: str) -> tuple[list[AttackRecord
 
 
 for _key, _what in (("n", "models"), ("m", "iterations"), ("restarts", "restarts")):
-    _run = partial(converged, key=_key)
-    BEHAVIOURS[f"more_{_what}"] = Check(f"more {_what} gain nothing", _run, ("fail",), _key)
+    BEHAVIOURS[f"more_{_what}"] = Check(f"more {_what} gain nothing", partial(converged, key=_key), ("fail",), _key)
 
 
 @behaviour("no success is lost on the way", needs="trajectory")
@@ -252,8 +240,7 @@ def incomplete(evidence: Evidence) -> Answer:
     """The running maximum of the loss still rises in the last steps of images not fooled yet; at most a warning."""
     path: TrajectoryRecord = evidence["trajectory"][0]
     loss = np.maximum.accumulate(path.loss.astype(np.float64), axis=1)
-    span = loss[:, -1] - loss[:, 0]
-    last = max(1, round(LAST * path.m))
+    span, last = loss[:, -1] - loss[:, 0], max(1, round(LAST * path.m))
     rise = np.where(span > 1e-9, (loss[:, -1] - loss[:, -1 - last]) / np.where(span > 1e-9, span, 1), 0)
     short = (rise > STILL) & ~path.fooled_fresh
     said = f"the loss of {int(short.sum())} of {path.examples} images still rises in the last {last} of {path.m} steps"
@@ -284,18 +271,13 @@ def gradient_free(evidence: Evidence) -> Answer:
 def doubling(evidence: Evidence) -> Answer:
     """The upper bound of what doubling gains must lie below the tolerance; that no gain was found is not enough."""
     budget, first, doublings = evidence.budget, evidence["doubled"][0], evidence["doublings"]
-    looks = doublings[-1].look
+    looks, tolerance = doublings[-1].look, f"{100 * budget.tolerance:.3g} points"
     last = [d for d in doublings if d.look == looks]
     bound = max(d.bound for d in last)
-    tolerance = f"{100 * budget.tolerance:.3g} points"
     gains = ", ".join(f"{d.setting} {d.before} to {d.after}: {100 * d.gain:+.1f}" for d in last)
     said = f"doubling {first.label} once more gains at most {100 * bound:.1f} points ({gains})"
-    numbers = {
-        "tolerance": budget.tolerance,
-        "level": budget.level,
-        "images_needed": budget.images_needed,
-        "doublings": [d._asdict() for d in doublings],
-    }
+    numbers: dict[str, Any] = {name: getattr(budget, name) for name in ("tolerance", "level", "images_needed")}
+    numbers["doublings"] = [d._asdict() for d in doublings]
     if first.examples < budget.images_needed:
         few = f"{first.examples} images cannot show less than {tolerance}, {budget.images_needed} could"
         return "not enough evidence", f"{said}; {few}", numbers
@@ -311,10 +293,9 @@ def _ordering(deciding: Sequence[AttackComparison], telling: Sequence[AttackComp
     wrong, odd = ([c for c in group if c.upside_down] for group in (deciding, telling))
     worst = (wrong or odd or list(deciding))[0]
     verdict: Outcome = "fail" if wrong else "warn" if odd else "pass"
-    said = (
-        f"{100 * worst.accuracies[0]:.1f} % under {worst.weaker}, {100 * worst.accuracies[1]:.1f} % under "
-        f"{worst.stronger} ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
-    )
+    weaker, stronger = (f"{100 * share:.1f} % under" for share in worst.accuracies)
+    said = f"{weaker} {worst.weaker}, {stronger} {worst.stronger}"
+    said += f" ({worst.lost} examples fall to the second alone, {worst.won} to the first)"
     if verdict == "pass" and any(c.right[1] < MIN_FLIPS for c in deciding):
         verdict, said = "not enough evidence", said + TOO_FEW
     elif verdict == "pass" and worst.won > worst.lost and worst.lost + worst.won < MIN_FLIPS:
@@ -328,8 +309,7 @@ def _graded(share: float, little: float, much: float) -> Outcome:
 
 
 def _share(flags: np.ndarray, said: str, most: Outcome = "fail") -> Answer:
-    share = float(flags.mean())
-    verdict = _graded(share, RARE, OFTEN)
+    verdict = _graded(share := float(flags.mean()), RARE, OFTEN)
     return most if verdict == "fail" else verdict, said, {"share": share, "images": int(flags.sum())}
 
 

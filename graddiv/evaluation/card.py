@@ -5,7 +5,7 @@ A card is a JSON file with the keys of RobustBench's, whose numbers are strings 
 
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,18 +29,15 @@ from graddiv.evaluation.target import Target, fingerprint
 from graddiv.geometry import NORMS, Geometry
 from graddiv.networks import RandomizedNetwork
 from graddiv.records import AttackRecord, Interval, cross_fitted_total, summary
+from graddiv.records.statistics import told_apart
 
 CARD = "card.json"
 ADVERSARIAL = "adversarial.npz"
 FORMAT = 1  #: Version of the card format.
-INSUFFICIENT = 3  #: The exit code of an audit whose evidence is not sufficient.
 HEADLINE = 10  #: The k of the worst of k draws that stands in summaries.
 SLACK = 1e-5  #: How far beyond the ball an image may lie by rounding.
-
-ABOUT = (
-    "name", "link", "authors", "venue", "dataset", "architecture", "additional_data", "reported", "footnote",
-)  # fmt: skip
-"""What the user may say of a network, under RobustBench's keys."""
+#: What the user may say of a network, under RobustBench's keys.
+ABOUT = ("name", "link", "authors", "venue", "dataset", "architecture", "additional_data", "reported", "footnote")
 
 
 @dataclass(frozen=True)
@@ -119,7 +116,7 @@ class Audit:
 
     @property
     def exit_code(self) -> int:
-        return 0 if self.complete else INSUFFICIENT
+        return 0 if self.complete else 3  # the evidence is not sufficient
 
     @property
     def rows(self) -> list[tuple[str, Estimate, Estimate]]:
@@ -180,9 +177,9 @@ def card_of(audit: Audit) -> dict[str, Any]:
         "shortcomings": audit.shortcomings,
         "randomness": {"random": F.random, "law": law, "granularity": shared, "support": outcomes},
         "inference": {"rule": "mean softmax", "T": T},
-        "clean": numbers_json(audit.clean),
+        "clean": _numbers_json(audit.clean),
         "robust": {
-            **numbers_json(audit.robust),
+            **_numbers_json(audit.robust),
             "oracle": next((rung.attacked for rung in audit.ladder if rung.known == 1), None),
             "cross_fitted_total": float(np.mean([flags.mean() for flags in cross_fitted_total(audit.attacks)])),
             "repeats": 1,
@@ -211,8 +208,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
     }
 
 
-def numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
-    """A1, A_T and W_k with their intervals."""
+def _numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
     worst = {str(k): estimate_json(value) for k, value in numbers.worst.items()}
     several = {"A1": estimate_json(numbers.per_draw), "A_T": estimate_json(numbers.ensemble)}
     return {**several, f"W_{HEADLINE}": worst.get(str(HEADLINE)), "W": worst, "exact": numbers.exact}
@@ -226,54 +222,28 @@ def estimate_json(estimate: Estimate) -> dict[str, float]:
 def _attacks_json(audit: Audit) -> dict[str, Any]:
     """What was spent, and all attacks: what each was, what it left, for how many images it was the worst of all."""
     budget, records, found = audit.subject.budget, audit.attacks, []
-    for number, (label, record) in enumerate(zip(_labels(records), records, strict=True), 1):
-        accuracy = summary([record.correct, record.correct_again], 1)
-        found.append(
-            {
-                "label": label,
-                "mode": record.mode,
-                "n": record.n,
-                **{key: value for key, value in (record.attack or {}).items() if key not in ("seed", "bounds")},
-                "accuracy": accuracy.mean,
-                "interval": list(accuracy.interval),
-                "per_draw": record.accuracy_per_draw,
-                "worst_on": int((audit.worst.attack == number).sum()),
-                "forwards": int(record.cost_forwards.sum()),
-                "backwards": int(record.cost_backwards.sum()),
-            }
-        )
-    return {
-        "budget": audit.subject.budget_name,
-        "suites": [budget.suite, STRONG],
-        "n": audit.n,
-        "m": budget.m,
-        "surrogate": audit.subject.surrogate,
-        "forwards": sum(each["forwards"] for each in found),
-        "backwards": sum(each["backwards"] for each in found),
-        "attacks": found,
-    }
-
-
-def _labels(records: Sequence[AttackRecord]) -> list[str]:
-    """The labels of attacks; those of one name and other settings, apart from what stands in columns, say which."""
-    apart = ("name", "seed", "bounds", "m", "samples", "restarts")
-    settings = [{k: v for k, v in (r.attack or {}).items() if k not in apart} for r in records]
-    labels = []
-    for record, own in zip(records, settings, strict=True):
-        namesakes = [other for r, other in zip(records, settings, strict=True) if r.label == record.label]
-        odd = [key for key in own if any(other.get(key) != own[key] for other in namesakes)]
-        labels.append(", ".join([record.label, *(f"{key} {own[key]}" for key in odd)]))
-    return labels
+    columns = ("name", "seed", "bounds", "m", "samples", "restarts")  # need not be told apart by
+    settings = [{key: value for key, value in (r.attack or {}).items() if key not in columns} for r in records]
+    labels = told_apart([(r.label, own) for r, own in zip(records, settings, strict=True)])
+    for number, (label, record) in enumerate(zip(labels, records, strict=True), 1):
+        accuracy = summary(record.verdicts, 1)
+        own = {key: value for key, value in (record.attack or {}).items() if key not in ("seed", "bounds")}
+        left = {"accuracy": accuracy.mean, "interval": list(accuracy.interval), "per_draw": record.accuracy_per_draw}
+        worst_on = int((audit.worst.attack == number).sum())
+        cost = {"forwards": int(record.cost_forwards.sum()), "backwards": int(record.cost_backwards.sum())}
+        found.append({"label": label, "mode": record.mode, "n": record.n, **own, **left, "worst_on": worst_on, **cost})
+    made = {"budget": audit.subject.budget_name, "suites": [budget.suite, STRONG], "n": audit.n, "m": budget.m}
+    costs = {name: sum(each[name] for each in found) for name in ("forwards", "backwards")}
+    return {**made, "surrogate": audit.subject.surrogate, **costs, "attacks": found}
 
 
 def read_card(path: Path) -> dict[str, Any]:
     """A card by its file, or by the directory of its audit."""
     file = path / CARD if path.is_dir() else path
     card = store.read_json(file)
-    found = card.get("format") if isinstance(card, dict) else None
-    if found != FORMAT:
+    if (found := card.get("format")) != FORMAT:
         raise GradDivError(f"{file} has format {found!r}, expected the card of an audit of format {FORMAT}")
-    return dict(card)
+    return card
 
 
 def board(directory: Path) -> Path:
@@ -285,8 +255,7 @@ def board(directory: Path) -> Path:
         card = read_card(path)
         known = [card["robust"]["A_T"], *(found["A_T"] for found in card["external"])]
         audited = bool(card["sweep"]["doublings"]) and bool(card["x_adv_sha256"])
-        lowest = min(known, key=lambda value: value["low"])
-        place = str(path.parent.relative_to(directory))
+        lowest, place = min(known, key=lambda value: value["low"]), str(path.parent.relative_to(directory))
         entries.append({"place": place, "card": card, "robust": lowest, "audited": audited})
     if not entries:
         raise GradDivError(f"there is no {CARD} below {directory}: 'graddiv audit' makes one")
@@ -316,13 +285,9 @@ def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = 
         entry = {"who": who, "attack": attack, "A_T": estimate_json(found.ensemble), "x_adv_sha256": images_hash(x_adv)}
         known = [other for other in card["external"] if other["x_adv_sha256"] != entry["x_adv_sha256"]]
         store.write_json(file, {**card, "external": [*known, entry]})
-    return {
-        "before": before,
-        "now": found.ensemble,
-        "per_draw": found.per_draw,
-        "lowered": lowered,
-        "same_network": fingerprint(original(target.F)) == card["model_sha256"],
-    }
+    scores = {"before": before, "now": found.ensemble, "per_draw": found.per_draw}
+    same = fingerprint(original(target.F)) == card["model_sha256"]
+    return {**scores, "lowered": lowered, "same_network": same}
 
 
 def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> None:
@@ -330,12 +295,9 @@ def check_inside(x_adv: np.ndarray, x: np.ndarray, card: Mapping[str, Any]) -> N
     if x_adv.shape != x.shape:
         raise GradDivError(f"x_adv has shape {x_adv.shape}, expected {x.shape}, that of the card's images")
     distance = NORMS[card["norm"].lower()].norm(torch.from_numpy(x_adv - x).double())
-    outside = int((distance > card["epsilon"] + SLACK).sum())
-    if outside:
-        raise GradDivError(
-            f"{outside} of {len(x)} images are farther than epsilon = {card['epsilon']:.6g} from the original, "
-            f"up to {float(distance.max()):.6g}"
-        )
+    if outside := int((distance > card["epsilon"] + SLACK).sum()):
+        far = f"farther than epsilon = {card['epsilon']:.6g} from the original, up to {float(distance.max()):.6g}"
+        raise GradDivError(f"{outside} of {len(x)} images are {far}")
     if x_adv.min() < -SLACK or x_adv.max() > 1 + SLACK:
         raise GradDivError(f"x_adv lies in [{x_adv.min():.4g}, {x_adv.max():.4g}], expected pixels in [0, 1]")
 
@@ -346,7 +308,5 @@ def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndar
     low, high = card["bounds"]
     given = network_of(model, unscaled(data.x[:2], (low, high)))
     F = rescaled(settled(given.F, draws=card["randomness"]["random"]), (low, high))
-    if card["checks"]["logits"]["verdict"] != "pass":
-        F = with_logits(F)
-    T = card["inference"]["T"] if F.random else 20
-    return Target(F, data, card["name"], T, card["seed"] + 1)
+    F = F if card["checks"]["logits"]["verdict"] == "pass" else with_logits(F)
+    return Target(F, data, card["name"], card["inference"]["T"] if F.random else 20, card["seed"] + 1)

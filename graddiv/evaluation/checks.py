@@ -1,8 +1,8 @@
 """The checks of a network before any attack: `audit` makes all of them, `evaluate` warns of the quick ones."""
 
 import math
-from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch  # counts calls
 
 import torch
 from jaxtyping import Float, Int64
@@ -222,26 +222,14 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
     """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
-    taken = 0
-    functions = {name: getattr(torch.autograd, name) for name in ("grad", "backward")}
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def count(*arguments: Any, **options: Any) -> Any:
-            nonlocal taken
-            taken += 1
-            return function(*arguments, **options)
-
-        return count
-
-    try:
-        for name, function in functions.items():
-            setattr(torch.autograd, name, counted(function))
-        with running_statistics(seen.F), torch.enable_grad():
-            seen.models[0](seen.x[:1])
-    finally:
-        for name, function in functions.items():
-            setattr(torch.autograd, name, function)
-    if taken:
+    with (
+        patch.object(torch.autograd, "grad", wraps=torch.autograd.grad) as grad,
+        patch.object(torch.autograd, "backward", wraps=torch.autograd.backward) as backward,
+        running_statistics(seen.F),
+        torch.enable_grad(),
+    ):
+        seen.models[0](seen.x[:1])
+    if taken := grad.call_count + backward.call_count:
         said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
         return "warn", said, {"taken": taken}
     return "pass", "no gradient is taken while it answers", {"taken": 0}
@@ -258,11 +246,8 @@ def differences(seen: Inspection) -> Answer:
     random = [_errors(seen, g, seen.offset("across", i)) for i in range(ACROSS)]
     across = {h: root * sorted(error[h] for error in random)[ACROSS // 2] for h in along}
     errors = min(along.values()), min(across.values())
-    numbers = {
-        "relative_error": errors[0],
-        "relative_error_across": errors[1],
-        "steps": [f"{h:g}: {along[h]:.3g} along, {across[h]:.3g} across" for h in along],
-    }
+    steps = [f"{h:g}: {along[h]:.3g} along, {across[h]:.3g} across" for h in along]
+    numbers = {"relative_error": errors[0], "relative_error_across": errors[1], "steps": steps}
     said = f"finite differences along the gradient differ from it by {100 * errors[0]:.2g} % (median)"
     said += f", in random directions by {100 * errors[1]:.2g} %"
     if max(errors) <= AGREE:
@@ -300,12 +285,8 @@ def roughness(seen: Inspection) -> Answer:
     points = [x + STEP * seen.offset("near", i) for i in range(4)]
     change = torch.stack([(seen.margins(f, point) - seen.margins(f, x)).abs() for point in points]).mean()
     own = seen.logits[:, : len(x)].gather(2, y.expand(len(g), -1)[..., None])
-    numbers = {
-        "cosine_same_draw": same,
-        "cosine_other_draws": among,
-        "change_of_margin": float(change),
-        "noise_of_logit": float(own.std(0).mean()) if several else 0.0,
-    }
+    numbers = {"cosine_same_draw": same, "cosine_other_draws": among, "change_of_margin": float(change)}
+    numbers["noise_of_logit"] = float(own.std(0).mean()) if several else 0.0
     said = f"gradients of one draw less than half a gray level apart have cosine {same:.2f}"
     said += f", those of two draws at one point {among:.2f}" if several else ""
     if same >= STEADY:

@@ -1,6 +1,5 @@
 """Whatever holds the user's examples as tensors: tensors, arrays, data sets, loaders, files."""
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -18,9 +17,8 @@ from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import HALF, MAKE_LABELS, plain
 
+#: The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel.
 Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
-"""The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel."""
-
 IMAGES = ("x", "images", "x_test", "image", "data")  #: Names under which archives hold images.
 LABELS = ("y", "labels", "y_test", "label", "targets")
 
@@ -42,23 +40,14 @@ class Examples:
     @cached_property
     def checksum(self) -> str:
         """sha256 of images, labels and ids."""
-        return digest(repr((tuple(self.x.shape), self.x.dtype)), self.x, self.y, self.ids)
+        return store.digest(repr((tuple(self.x.shape), self.x.dtype)), self.x, self.y, self.ids)
 
     def batch(self, rows: slice) -> tuple[Tensor, Tensor]:
-        """Return the images and labels at these rows."""
         return self.x[rows], self.y[rows]
 
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Examples":
         """The subset at these rows, which keeps its ids and so its per-example randomness."""
         return replace(self, x=self.x[rows], y=self.y[rows], ids=self.ids[rows])
-
-
-def digest(*parts: str | Tensor) -> str:
-    """sha256 of texts and of the values of tensors."""
-    found = hashlib.sha256()
-    for part in parts:
-        found.update(part.encode() if isinstance(part, str) else part.detach().cpu().contiguous().numpy().data)
-    return found.hexdigest()
 
 
 def examples_of(
@@ -102,9 +91,6 @@ def read_examples(name: str, examples: int | None = None, data_root: str | None 
 
 def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b ..."], Int64[Tensor, " b"]]:
     """Images as floats and labels as integers, wherever they come from."""
-    holds_both = not isinstance(x, Tensor | np.ndarray | str | Mapping) and (
-        isinstance(x, Iterable) or hasattr(x, "__getitem__")
-    )
     if y is not None and isinstance(x, Dataset | TorchDataset | DataLoader):
         raise GradDivError("y is given and x is a data set, which has its own labels: leave y out")
     if isinstance(x, Dataset):
@@ -113,15 +99,13 @@ def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b 
         images, labels = (_tensor(values, name)[:examples] for values, name in ((x, "x"), (y, "y")))
     elif isinstance(x, Tensor | np.ndarray):
         raise GradDivError("x is an array and y is missing: pass the labels too")
-    elif holds_both:
-        images, labels = _collected(x, examples)
-    else:
+    elif isinstance(x, str | Mapping) or not (isinstance(x, Iterable) or hasattr(x, "__getitem__")):
         raise GradDivError(f"x is {type(x).__name__}, expected a tensor, an array, a Dataset or a DataLoader")
+    else:
+        images, labels = _collected(x, examples)
     if labels.is_floating_point() or labels.dim() != 1:
-        raise GradDivError(
-            f"y has type {labels.dtype} and shape {tuple(labels.shape)}, "
-            f"expected one whole number for each image: {MAKE_LABELS}"
-        )
+        found = f"y has type {labels.dtype} and shape {tuple(labels.shape)}"
+        raise GradDivError(f"{found}, expected one whole number for each image: {MAKE_LABELS}")
     if len(labels) and int(labels.min()) < 0:
         raise GradDivError(f"y holds the label {int(labels.min())}, expected classes from 0 on")
     return (images if images.is_floating_point() else images.float()), labels.long()
@@ -131,7 +115,7 @@ def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
     """The pairs of a Dataset, or the batches of a loader, together."""
     by_index = not isinstance(x, DataLoader) and hasattr(x, "__getitem__") and hasattr(x, "__len__")
     parts: Iterable[object] = (x[i] for i in range(len(x))) if by_index else x  # type: ignore[index,arg-type,assignment]
-    images, labels, count = [], [], 0
+    images, labels = list[Tensor](), list[Tensor]()
     for part in parts:
         if not isinstance(part, tuple | list) or len(part) != 2:
             raise GradDivError(f"x holds {type(part).__name__} items, expected pairs of image and label")
@@ -139,8 +123,7 @@ def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
         single = label.dim() == 0
         images.append(image[None] if single else image)
         labels.append(label[None] if single else label)
-        count += len(labels[-1])
-        if examples is not None and count >= examples:
+        if examples is not None and sum(map(len, labels)) >= examples:
             break
     if not images:
         raise GradDivError("x holds no images")
@@ -148,7 +131,6 @@ def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
 
 
 def _tensor(values: object, name: str) -> Tensor:
-    """The values as a detached tensor."""
     try:
         found = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
     except (TypeError, ValueError):
@@ -164,13 +146,12 @@ def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
     if bounds is None:
         if least >= 0 and greatest <= 1:
             return 0.0, 1.0
+        proposal = (
+            "x seems to be normalized: make the normalization a layer of the model, or pass as bounds what pixels "
+            "0 and 1 become, (0 - mean) / std and (1 - mean) / std, for each channel"
+        )
         if least >= 0 and greatest <= 255:
             proposal = "pass bounds=(0, 255) if the model takes such values, or divide x by 255"
-        else:
-            proposal = (
-                "x seems to be normalized: make the normalization a layer of the model, or pass as bounds what pixels "
-                "0 and 1 become, (0 - mean) / std and (1 - mean) / std, for each channel"
-            )
         raise GradDivError(f"x lies in [{least:.4g}, {greatest:.4g}], expected [0, 1]: {proposal}")
     if not isinstance(bounds, tuple | list) or len(bounds) != 2:
         raise GradDivError(
@@ -191,8 +172,6 @@ def _per_channel(bound: float | int | Sequence[float], x: Float[Tensor, "b ..."]
     if value.dim() == 0:
         return value
     if x.dim() != 4 or value.shape != x.shape[1:2]:
-        raise GradDivError(
-            f"a bound has {value.numel()} values and images have shape {tuple(x.shape[1:])}, "
-            "expected one number or one for each channel"
-        )
+        found = f"a bound has {value.numel()} values and images have shape {tuple(x.shape[1:])}"
+        raise GradDivError(f"{found}, expected one number or one for each channel")
     return value.reshape(-1, 1, 1)

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,19 +13,12 @@ from torch import Tensor
 from graddiv.attacks import Attack
 from graddiv.attacks.suites import STRONG, suite
 from graddiv.errors import GradDivError, GradDivWarning
+from graddiv.evaluation import robustness
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.examples import Bounds
 from graddiv.evaluation.inspection import Inspection
 from graddiv.evaluation.models import Model, settled
-from graddiv.evaluation.robustness import (
-    MODES,
-    attack_all,
-    attack_until_fooled,
-    cells,
-    papers_cells,
-    parse_modes,
-    strong_cells,
-)
+from graddiv.evaluation.robustness import MODES
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
 from graddiv.geometry import Geometry, in_bytes, radius_of
@@ -35,8 +29,8 @@ from graddiv.records import AttackRecord, Record, TotalRecord
 
 R = TypeVar("R", bound=Record)
 
+#: The checks that `evaluate` makes: those that need a handful of passes.
 WARNED_OF = ("scale", "random", "replay", "pointwise", "logits", "accuracy", "gradients", "differences")
-"""The checks that `evaluate` makes: those that need a handful of passes."""
 INSPECTED = 64  #: Examples that the checks look at.
 
 
@@ -73,7 +67,7 @@ def evaluate(
     directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
     progress: whether to show a bar, or a callback (done, total, label).
     """
-    return _evaluated(attack_all, **locals())
+    return _evaluated(robustness.attack_all, **locals())
 
 
 def evaluate_total(
@@ -86,7 +80,7 @@ def evaluate_total(
 
     paper_rows: only the paper's 16 rows, without Square, EOT-FAB and EOT-B&B, which take most of the passes.
     """
-    return _evaluated(attack_until_fooled, model, x, y, paper_rows=paper_rows, **options)
+    return _evaluated(robustness.attack_until_fooled, model, x, y, paper_rows=paper_rows, **options)
 
 
 def _evaluated(
@@ -101,16 +95,16 @@ def _evaluated(
     chosen = _attacks_of(attacks, suite_name)
     target = Target.of(model, x, y, bounds, n_ensemble=n_ensemble, seed=seed, batch=batch)
     radii = _epsilons_of(epsilon, chosen, target.pixels)
-    sights = parse_modes([modes] if isinstance(modes, str) else modes)
+    sights = robustness.parse_modes([modes] if isinstance(modes, str) else modes)
     _warn_of(target, declared=target.random if isinstance(model, RandomizedNetwork) else None)
     with Session.open(directory, progress=progress) as session:
         if session.directory is not None:
             target.check_answers(session.directory / target.answers_file)
         if suite_name == STRONG and not attacks:
-            wanted = strong_cells(target, radii, session, repeats=repeats)
+            wanted = robustness.strong_cells(target, radii, session, repeats=repeats)
         else:
-            wanted = cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
-        return how(target, papers_cells(wanted, target) if paper_rows else wanted, session)
+            wanted = robustness.cells(chosen, radii, modes=sights, n=n, repeats=repeats, random=target.random)
+        return how(target, robustness.papers_cells(wanted, target) if paper_rows else wanted, session)
 
 
 def _attacks_of(attacks: str | Attack | Iterable[str | Attack], suite_name: str) -> list[Attack]:
@@ -141,9 +135,8 @@ def _epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pi
     radii = [radius_of(each) for each in (np.ravel(np.asarray(epsilon)) if several else [epsilon])]
     if not radii:
         raise GradDivError("epsilon holds no radius, expected at least one")
-    for attack in attacks:
-        for radius in radii:
-            check_radius(radius, attack.geometry, pixels, ends=True)
+    for attack, radius in product(attacks, radii):
+        check_radius(radius, attack.geometry, pixels, ends=True)
     return radii
 
 
@@ -151,10 +144,9 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int, *, ends: bool 
     """Refuse a radius that is not between 0 and the one that admits every image; `ends`: whether these two may be."""
     most = geometry.diameter(pixels)
     if not (0 < epsilon < most or (ends and epsilon in (0, most))):
-        raise GradDivError(
-            f"epsilon is {epsilon:g}, expected a radius from 0 to {most:.4g}{'' if ends else ', both excluded'}: "
-            f"the latter admits every image{in_bytes(epsilon)}"
-        )
+        expected = f"a radius from 0 to {most:.4g}{'' if ends else ', both excluded'}"
+        more = f"the latter admits every image{in_bytes(epsilon)}"
+        raise GradDivError(f"epsilon is {epsilon:g}, expected {expected}: {more}")
 
 
 def _warn_of(target: Target, declared: bool | None) -> None:

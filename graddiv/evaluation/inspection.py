@@ -33,6 +33,10 @@ class Item(NamedTuple):
     sentence: str  #: The finding in words.
     evidence: dict[str, Any]  #: The numbers behind it, as JSON values.
 
+    def remedied(self, how: str) -> "Item":
+        """The same, with what was done about it."""
+        return self._replace(sentence=f"{self.sentence}; {how}")
+
 
 class Check(NamedTuple):
     """One entry of a registry of checks."""
@@ -46,21 +50,18 @@ class Check(NamedTuple):
         return Item(self.title, *self.run(subject))
 
 
-CHECKS: Registry[Check] = Registry("check", {})
-"""Checks of a network, each a function of an `Inspection`, in the order in which they are made before any attack."""
-BEHAVIOURS: Registry[Check] = Registry("behaviour", {})
-"""Checks of how attacks behaved, each a function of an `Evidence`, in the order in which they are shown."""
-
+#: Checks of a network, each a function of an `Inspection`, in the order in which they are made before any attack.
+CHECKS: Registry[Check] = Registry("check")
+#: Checks of how attacks behaved, each a function of an `Evidence`, in the order in which they are shown.
+BEHAVIOURS: Registry[Check] = Registry("behaviour")
 C = TypeVar("C", bound=Callable[..., Answer])
 
 
-def check(
-    title: str, *, of: Registry[Check] = CHECKS, decisive: tuple[Outcome, ...] = (), needs: str = ""
-) -> Callable[[C], C]:
+def check(title: str, *, of: Registry[Check] = CHECKS, **options: Any) -> Callable[[C], C]:
     """Register the function below as a check, by its name; the options are the fields of `Check`."""
 
     def register(function: C) -> C:
-        of[function.__name__] = Check(title, function, decisive, needs)
+        of[function.__name__] = Check(title, function, **options)
         return function
 
     return register
@@ -83,7 +84,6 @@ class Inspection:
 
     @cached_property
     def logits(self) -> Float[Tensor, "n b c"]:
-        """What they answer."""
         return torch.stack([self.answer(f, self.x) for f in self.models])
 
     @cached_property
@@ -122,16 +122,14 @@ class Inspection:
     def offset(self, *role: int | str) -> Tensor:
         """Return numbers in [-1, 1) in the shape of the examples whose gradients are looked at."""
         x = self.near[0]
-        u = torch.rand(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype)
-        return (2 * u - 1).to(x.device)
+        return 2 * torch.rand(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype).to(x) - 1
 
 
 def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]) -> bool:
     """Whether calls of f, which calls the module, differ: it draws from the global random state."""
     answers = []
-    with torch.no_grad(), running_statistics(module):
-        for seed in (1, 2, 3):
-            with isolated(seed):
-                output: Any = f(x)
-            answers.append(logits_of(output, type(module).__name__, len(x)))
+    for seed in (1, 2, 3):
+        with torch.no_grad(), running_statistics(module), isolated(seed):
+            output: Any = f(x)
+        answers.append(logits_of(output, type(module).__name__, len(x)))
     return any(not torch.equal(answers[0], other) for other in answers[1:])

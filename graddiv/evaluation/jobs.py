@@ -3,8 +3,9 @@
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 import numpy as np
@@ -29,12 +30,10 @@ from graddiv.records import kinds
 from graddiv.seeding import fold, uniform
 
 GRADIENTS = 100  #: How many gradients, one for each sample model, the paper estimates concentration from.
-GRADIENT_EXAMPLES = 4  #: How many examples, the first ones, have their gradients stored in full.
-PILOT_GRADIENTS = 20  #: Gradients at each example from which the pilot of the strong suite learns.
+#: The angles, in degrees, by which gradients are rotated in the paper's cosine figure.
 ANGLES = tuple(float(angle) for angle in range(0, 91, 10))
-"""The angles, in degrees, by which gradients are rotated in the paper's cosine figure."""
-SHARES = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)
-"""Distances from the example, as shares of epsilon."""
+SHARES = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  #: Distances from the example, as shares of epsilon.
+STEPS = (0, 1, 2, 3, 5, 10, 20)  #: Steps of EOT-PGD after which gradients are compared; 0 is the clean image.
 REACH = 3.0  #: How far the plane of decision regions extends from the image, in lengths of the perturbation.
 ABSTAIN = -1  #: The label of an example for which no class is sure enough to win the vote.
 DRAWS = 1000  #: Draws behind a certificate; 100,000 in Cohen et al., which here would take hours.
@@ -52,24 +51,16 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.Concen
         with running_statistics(target.F):
             found = moments(reporting(_models(target, n), n, advance), x, y)
         rho, c = found.rho(), found.mean_cosine()
-        return {
-            "rho": rho,
-            "rho_1": found.rho(1.0),
-            "rho_debiased": c.clamp_min(0).sqrt(),
-            "mean_cosine": c,
-            "kappa": vmf.kappa_approximate(rho, p),
-            "kappa_mle": torch.where(found.usable, vmf.kappa_mle(rho.nan_to_num(0.0), p), torch.nan),
-            "norm_ratio": found.norm_ratio(),
-            "usable": found.usable,
-        }
+        rhos = {"rho": rho, "rho_1": found.rho(1.0), "rho_debiased": c.clamp_min(0).sqrt(), "mean_cosine": c}
+        exact = torch.where(found.usable, vmf.kappa_mle(rho.nan_to_num(0.0), p), torch.nan)
+        kappas = {"kappa": vmf.kappa_approximate(rho, p), "kappa_mle": exact}
+        return {**rhos, **kappas, "norm_ratio": found.norm_ratio(), "usable": found.usable}
 
     return target.job(kinds.ConcentrationRecord, {"n": n, "p": p}, measure, work=2.0 * n)
 
 
 @measurement("gradients", kinds.GradientsRecord, lambda budget: {"n": budget.gradients})
-def gradients_job(
-    target: Target, *, n: int = GRADIENTS, examples: int = GRADIENT_EXAMPLES
-) -> Job[kinds.GradientsRecord]:
+def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = 4) -> Job[kinds.GradientsRecord]:
     """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
     _check_two(n)
     target = target.first(examples)
@@ -87,7 +78,7 @@ def gradients_job(
     "gradient-noise", kinds.GradientNoiseRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True
 )
 def gradient_noise_job(
-    target: Target, *, epsilon: float, n: int = PILOT_GRADIENTS, geometry: Geometry = LINF
+    target: Target, *, epsilon: float, n: int = 20, geometry: Geometry = LINF
 ) -> Job[kinds.GradientNoiseRecord]:
     """Measure |mu|, tr Cov, q and rho of n gradients at x0 and where a short attack leads."""
     _check_two(n)
@@ -97,11 +88,10 @@ def gradient_noise_job(
         found: list[dict[str, Tensor]] = []
         points = (x, StochasticPGD(geometry, m=10)(path, x, y, epsilon))
         for point in reporting(points, len(points), advance):
-            rho, mean_length, trace = noise = gradient_noise(view, PILOT, point, y)
-            measured = measured_cosine(view, PILOT, point, y)
-            values = {"rho": rho, "mean_length": mean_length, "trace": trace, "q": noise.q}
-            found.append({**values, "predicted": noise.cosine_of_two(n), "measured": measured})
-        return {name: torch.stack([at[name] for at in found], 1) for name in found[0]}
+            noise = gradient_noise(view, PILOT, point, y)
+            cosines_of_two = {"predicted": noise.cosine_of_two(n), "measured": measured_cosine(view, PILOT, point, y)}
+            found.append({**noise._asdict(), "q": noise.q, **cosines_of_two})
+        return _columns(found)
 
     norm = {} if isinstance(geometry, Linf) else {"norm": geometry.name}  # as in records from before it was named
     return target.job(kinds.GradientNoiseRecord, {"n": n, **norm, "epsilon": epsilon}, measure, work=12.0 * n)
@@ -117,17 +107,46 @@ def nearby_job(
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         u = uniform(fold(target.seed, "nearby", "direction"), ids, target.pixels).reshape(x.shape)
-        agreement, lengths = [], []
-        for distance in reporting(distances, len(distances), advance):
-            point = displaced(x, u, distance)
-            with running_statistics(target.F):
-                pairs = [input_gradient(f, point, y) for f in _models(target, n)]
-            agreement.append(moments_of(pairs).mean_cosine())
-            lengths.append(torch.stack([g.flatten(1).norm(dim=1) for _, g in pairs]).mean(0))
-        return {"mean_cosine": torch.stack(agreement, 1), "length": torch.stack(lengths, 1)}
+        points = (displaced(x, u, distance) for distance in reporting(distances, len(distances), advance))
+        found = _gradients_at(target, n, points, y)
+        return {name: found[name] for name in ("mean_cosine", "length")}
 
     settings = {"n": n, "epsilon": epsilon, "distances": distances}
     return target.job(kinds.NearbyRecord, settings, measure, work=2.0 * n * len(distances))
+
+
+@measurement("path", kinds.PathRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
+def path_job(target: Target, *, epsilon: float, n: int = 20) -> Job[kinds.PathRecord]:
+    """Measure mean cosine and length of n gradients, and the soft margin, at steps of EOT-PGD.
+
+    The models that measure are the same at every step and were never seen by the attack.
+    """
+    view = EOT(target.F, n, fold(target.seed, "path", "view"))
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        # views are pure in the step, so that the first m steps are the same in every PGD without a random start
+        steps = reporting(STEPS, len(STEPS), advance)
+        points = (PGD(m=m, alpha=0.25)(view, x, y, epsilon, ids=ids) if m else x for m in steps)
+        return _gradients_at(target, n, points, y)
+
+    settings = {"n": n, "epsilon": epsilon, "steps": list(STEPS)}
+    return target.job(kinds.PathRecord, settings, measure, work=2.0 * n * (sum(STEPS) + len(STEPS)))
+
+
+def _gradients_at(target: Target, n: int, points: Iterable[Tensor], y: Tensor) -> dict[str, Tensor]:
+    """A column for each point: mean cosine and length of n gradients, and the mean soft margin."""
+    found = []
+    for point in points:
+        with running_statistics(target.F):
+            pairs = [input_gradient(f, point, y) for f in _models(target, n)]
+        length = torch.stack([g.flatten(1).norm(dim=1) for _, g in pairs]).mean(0)
+        margin = torch.stack([s for s, _ in pairs]).mean(0)
+        found.append({"mean_cosine": moments_of(pairs).mean_cosine(), "length": length, "margin": margin})
+    return _columns(found)
+
+
+def _columns(found: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: torch.stack([at[name] for at in found], 1) for name in found[0]}
 
 
 def displaced(x: Float[Tensor, "b ..."], u: Float64[Tensor, "b ..."], distance: float) -> Float[Tensor, "b ..."]:
@@ -177,12 +196,8 @@ def rotation_job(
             x_adv = replace(attack, angle=angle)(view, x, y, epsilon, ids=ids)
             losses.append(view.loss(0, x_adv, y))
             right.append(view.logits(0, x_adv).argmax(1) == y)
-        return {
-            "increase": torch.stack(losses, 1) - loss[:, None],
-            "right": torch.stack(right, 1),
-            "loss": loss,
-            "right_clean": view.logits(0, x).argmax(1) == y,
-        }
+        clean = {"loss": loss, "right_clean": view.logits(0, x).argmax(1) == y}
+        return {"increase": torch.stack(losses, 1) - loss[:, None], "right": torch.stack(right, 1), **clean}
 
     return target.job(kinds.RotationRecord, settings, measure, work=2.0 * m * len(angles))
 
@@ -216,14 +231,12 @@ def boundary_job(
         found = []
         for run in reporting(range(2), 2, advance, end=0.5):
             seed = fold(target.seed, "boundary", run)
-            x_adv = replace(attack, seed=seed)(EOT(target.F, n, seed), x, y, epsilon, ids=ids)
-            found.append(x_adv - x)
+            found.append(replace(attack, seed=seed)(EOT(target.F, n, seed), x, y, epsilon, ids=ids) - x)
         axes = torch.stack([found[0], _second_axis(found[0], found[1], ids)], 1)
-        c = coordinates.to(x)
-        regions = []
-        for number in reporting(range(len(x)), len(x), advance, start=0.5):
-            plane = x[number] + torch.einsum("i,...->i...", c, axes[number, 0])[:, None]
-            points = (plane + torch.einsum("j,...->j...", c, axes[number, 1])[None]).flatten(0, 1).clamp(low, high)
+        c, regions = coordinates.to(x), []
+        for image, (along, across) in reporting(zip(x, axes, strict=True), len(x), advance, start=0.5):
+            plane = image + torch.einsum("i,...->i...", c, along)[:, None]
+            points = (plane + torch.einsum("j,...->j...", c, across)[None]).flatten(0, 1).clamp(low, high)
             regions.append(_predicted_classes(target, points, models).reshape(models + 1, grid, grid))
         return {"regions": torch.stack(regions), "axes": axes, "images": x}
 
@@ -261,14 +274,28 @@ def ensemble_size_job(target: Target, *, n: int = 100) -> Job[kinds.EnsembleSize
     return target.job(kinds.EnsembleSizeRecord, {"n": n}, measure, work=float(n))
 
 
+@measurement(
+    "ensemble-size-attacked", kinds.AttackedEnsembleRecord, lambda budget: {"n": budget.gradients, "m": budget.m}
+)
+def attacked_ensemble_job(
+    target: Target, *, epsilon: float, n: int = 100, m: int = 20, models: int = 20
+) -> Job[kinds.AttackedEnsembleRecord]:
+    """Measure whether ensembles of 1, 2, .. n models are right on the images of EOT-PGD, which saw none of them."""
+    view = EOT(target.F, models, fold(target.seed, "ensemble size", "view"))
+
+    def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
+        x_adv = PGD(m=m)(view, x, y, epsilon, ids=ids, progress=lambda done, of: advance(done / of))
+        return {"right": right_by_size(target.F, x_adv, y, n, fold(target.seed, "ensemble size"))}
+
+    settings = {"n": n, "m": m, "models": models, "epsilon": epsilon}
+    return target.job(kinds.AttackedEnsembleRecord, settings, measure, work=2.0 * models * m + n)
+
+
 def right_by_size(F: RandomizedNetwork, x: Tensor, y: Tensor, n: int, seed: int) -> Bool[Tensor, "b n"]:
-    """Return whether the ensembles of the first 1, 2, .. n sample models are right."""
-    total, right = torch.zeros((), dtype=torch.float64, device=x.device), []
+    """Whether the ensembles of the first 1, 2, .. n sample models are right."""
     with torch.no_grad(), running_statistics(F):
-        for f in models_of(F, n, seed):
-            total = total + score(logits_from(f, x), "softmax")
-            right.append(total.argmax(1) == y)
-    return torch.stack(right, 1)
+        totals = accumulate(score(logits_from(f, x), "softmax") for f in models_of(F, n, seed))
+        return torch.stack([total.argmax(1) == y for total in totals], 1)
 
 
 @measurement(
@@ -276,11 +303,9 @@ def right_by_size(F: RandomizedNetwork, x: Tensor, y: Tensor, n: int, seed: int)
 )
 def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) -> Job[kinds.TransferRecord]:
     """right[., i, j] = whether f_j is right on the image that PGD made to fool f_i; one model in memory at a time."""
-    if not target.random or k < 2:
-        raise GradDivError(
-            f"a transfer matrix of {k if target.random else 1} models has nothing off its diagonal: "
-            "expected a randomized network and k of 2 or more"
-        )
+    if (given := k if target.random else 1) < 2:
+        said = f"a transfer matrix of {given} models has nothing off its diagonal"
+        raise GradDivError(f"{said}: expected a randomized network and k of 2 or more")
     attack, seed = PGD(m=m), fold(target.seed, "transfer")
     settings = {"k": k, "epsilon": epsilon, "m": m, "alpha": attack.alpha}
 
@@ -361,7 +386,5 @@ def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOS
 
 def _check_draws(n: int, choosing: int, alpha: float) -> None:
     if n < 1 or choosing < 1 or not 0 < alpha < 1:
-        raise GradDivError(
-            f"n is {n}, choosing {choosing} and alpha {alpha}, "
-            "expected at least one draw of each and a probability between 0 and 1"
-        )
+        found = f"n is {n}, choosing {choosing} and alpha {alpha}"
+        raise GradDivError(f"{found}, expected at least one draw of each and a probability between 0 and 1")

@@ -13,7 +13,6 @@ from torch import Tensor
 from graddiv.attacks import EOT, PGD, Given
 from graddiv.attacks.attack import Problem
 from graddiv.evaluation.budget import Budget
-from graddiv.evaluation.examples import digest
 from graddiv.evaluation.robustness import Cell, attack_all
 from graddiv.evaluation.run import Advance, Job, Session, reporting
 from graddiv.evaluation.target import Target
@@ -22,6 +21,7 @@ from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.networks.prediction import models_of, predict
 from graddiv.records import AttackRecord, JudgementRecord, TrajectoryRecord, summary, wilson
 from graddiv.seeding import fold
+from graddiv.store import digest
 
 WORST_OF = (1, 2, 5, 10, 20, 50, 100)  #: How often a persistent attacker may try.
 MOST_OUTCOMES = 64  #: Noise with at most this many values is enumerated.
@@ -57,18 +57,15 @@ def judgement_job(target: Target, of: str, *, ensembles: int = 10) -> Job[Judgem
     known = support if support is not None and len(support.noises) <= MOST_OUTCOMES else None
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
-        right, correct = [], []
-        for number in reporting(range(ensembles if F.random else 1), ensembles, advance):
-            said = predict(F, x, n=T, seed=fold(seed, number))
-            right.append(said.answers == y)
-            correct.append(said.label == y)
-        found = torch.cat(right)
-        share = found.double().mean(0)
+        numbers = reporting(range(ensembles if F.random else 1), ensembles, advance)
+        said = [predict(F, x, n=T, seed=fold(seed, number)) for number in numbers]
+        right, correct = torch.cat([each.answers for each in said]) == y, torch.stack([each.label for each in said], 1)
+        share = right.double().mean(0)
         if known is not None:
             with torch.no_grad(), running_statistics(F):
                 answers = torch.stack([F.bind(noise)(x).argmax(1) == y for noise in known.noises])
             share = (known.probabilities.to(x.device)[:, None] * answers).sum(0)
-        return {"right": found.T, "correct": torch.stack(correct, 1), "share": share}
+        return {"right": right.T, "correct": correct == y[:, None], "share": share}
 
     outcomes = len(known.noises) if known is not None else 0
     settings = {"of": of, "images": images_hash(target.data.batch(slice(None))[0]), "outcomes": outcomes}
@@ -77,18 +74,17 @@ def judgement_job(target: Target, of: str, *, ensembles: int = 10) -> Job[Judgem
 
 def three_numbers(of_ensemble: JudgementRecord, record: JudgementRecord) -> ThreeNumbers:
     """What two records of judgement say, with intervals: one of images for the ensemble, one for single draws."""
-    b, draws = record.right.shape
-    ensemble = summary(list(of_ensemble.correct.T))
-    spread = 0.0 if np.isnan(ensemble.std) else ensemble.std
+    ensemble, draws = summary(list(of_ensemble.correct.T)), record.right.shape[1]
     exact = record.outcomes > 0 or draws == 1
 
-    def estimate(mean: float) -> Estimate:
+    def estimate(shares: np.ndarray) -> Estimate:
         """With Wilson's interval, which is too wide, not too narrow, where images are right on some draws only."""
-        return Estimate(mean, *wilson(mean * b, b))
+        mean = float(shares.mean())
+        return Estimate(mean, *wilson(mean * record.examples, record.examples))
 
-    worst = {k: estimate(float(worst_of(record, k).mean())) for k in WORST_OF if exact or k <= draws}
-    per_draw = estimate(float(record.share.mean()))
-    return ThreeNumbers(per_draw, Estimate(ensemble.mean, *ensemble.interval, spread), worst, exact)
+    worst = {k: estimate(worst_of(record, k)) for k in WORST_OF if exact or k <= draws}
+    of_ensembles = Estimate(ensemble.mean, *ensemble.interval, float(np.nan_to_num(ensemble.std)))
+    return ThreeNumbers(estimate(record.share), of_ensembles, worst, exact)
 
 
 def worst_of(record: JudgementRecord, k: int) -> Float[np.ndarray, " b"]:
@@ -97,8 +93,7 @@ def worst_of(record: JudgementRecord, k: int) -> Float[np.ndarray, " b"]:
     if record.outcomes > 0 or draws == 1:
         return record.share.astype(np.float64) ** k
     rights = record.right.sum(1)[:, None] - np.arange(k)
-    chances: np.ndarray = np.prod(np.maximum(rights, 0) / (draws - np.arange(k)), axis=1)
-    return chances
+    return np.asarray(np.prod(np.maximum(rights, 0) / (draws - np.arange(k)), axis=1))
 
 
 class Worst(NamedTuple):
@@ -160,7 +155,6 @@ def double(
 
 
 def _doubled(cell: Cell, setting: str) -> Cell:
-    """The same with twice the draws, steps or restarts."""
     if setting == "n":
         return replace(cell, n=2 * cell.n, mode="eot")
     assert cell.attack is not None
@@ -168,8 +162,8 @@ def _doubled(cell: Cell, setting: str) -> Cell:
 
 
 def _compared(look: int, setting: str, shorter: AttackRecord, longer: AttackRecord, level: float) -> Doubling:
-    before, after = ((r.correct, r.correct_again) for r in (shorter, longer))
     values = int(shorter.value(setting)), int(longer.value(setting))
+    before, after = shorter.verdicts, longer.verdicts
     shorter_left, longer_left = (float((a.mean() + b.mean()) / 2) for a, b in (before, after))
     return Doubling(look, setting, *values, shorter_left, longer_left, *gain_bound(before, after, level))
 
@@ -183,8 +177,7 @@ def gain_bound(before: Sequence[np.ndarray], after: Sequence[np.ndarray], level:
     from scipy.stats import norm
 
     d = np.mean([a.astype(float) - b.astype(float) for a, b in zip(before, after, strict=True)], axis=0)
-    count = len(d)
-    mean = d.sum() / (count + 2)
+    count, mean = len(d), d.sum() / (len(d) + 2)
     variance = (np.square(d).sum() + 1 - d.sum() ** 2 / (count + 2)) / (count + 2) ** 2
     bound = mean + float(norm.isf(level)) * float(np.sqrt(max(variance, 0.0)))
     return float(d.mean()), max(float(bound), 1 - level ** (1 / count))

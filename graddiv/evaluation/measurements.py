@@ -32,15 +32,13 @@ class Measurement(NamedTuple):
         return list(NORMS) if "norm" in named_by or "epsilon" not in named_by else ["linf"]
 
     def jobs(self, target: Target, epsilon: float, budget: Budget) -> list[Job[Any]]:
-        """What computes its records."""
         places = self._places(epsilon, target.pixels, budget.norm)
         return [self.job(target, **at, **self.spends(budget)) for at in places]
 
     def files(self, epsilon: float, pixels: int, norm: str = "linf") -> list[str]:
         """The names of its records, before they are made, for images of so many pixels."""
         places = self._places(epsilon, pixels, norm)
-        names = [{"norm": at["geometry"].name} if "geometry" in at else {} for at in places]
-        return [self.record.file_name(at | name) for at, name in zip(places, names, strict=True)]
+        return [self.record.file_name({**at, "norm": at["geometry"].name} if "geometry" in at else at) for at in places]
 
     def _places(self, epsilon: float, pixels: int, norm: str) -> list[dict[str, Any]]:
         if norm != "linf" and "norm" in self.record.named_by:

@@ -11,26 +11,26 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int64
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import Bounds, digest, unscaled
+from graddiv.evaluation.examples import Bounds, unscaled
 from graddiv.evaluation.inspection import draws_by_itself
-from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Support, Theta, randomize, straight_through
+from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
 from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
 from graddiv.networks.prediction import predict
 from graddiv.seeding import fold, generator, isolated
+from graddiv.store import digest
 
+#: What can be evaluated and audited.
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
-"""What can be evaluated and audited."""
-
 _FLAT = ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn")
+#: Functions of torch that are flat almost everywhere: their gradient is 0 and says nothing.
 FLAT = frozenset(getattr(home, name) for home in (torch, Tensor) for name in _FLAT)
-"""Functions of torch that are flat almost everywhere: their gradient is 0 and says nothing."""
 CUTTING = frozenset({torch.detach, Tensor.detach})  #: Functions of torch that cut the graph.
 
 
@@ -58,11 +58,11 @@ class Adapted(RandomizedNetwork):
 class Frozen(Adapted):
     """f(x) = log 1/k sum_i softmax f_i(x): the ensemble of the sample models of k values of the noise."""
 
+    random = False
+
     def __init__(self, inner: RandomizedNetwork, noises: tuple[Noise, ...]) -> None:
         super().__init__(inner, lambda f, x: f(x))
         self.noises = noises
-
-    random = False
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> Noise:
         return {}
@@ -71,18 +71,7 @@ class Frozen(Adapted):
         models = [self.inner.bind(value, theta) for value in self.noises]
         if len(models) == 1:
             return models[0]
-
-        def together(x: Tensor) -> Tensor:
-            logs = torch.stack([f(x).log_softmax(1) for f in models])
-            return logs.logsumexp(0) - math.log(len(models))
-
-        return together
-
-    def mean(self) -> Noise:
-        return {}
-
-    def support(self) -> Support:
-        return Support([{}], torch.ones(1, dtype=torch.float64))
+        return lambda x: torch.stack([f(x).log_softmax(1) for f in models]).logsumexp(0) - math.log(len(models))
 
 
 class FunctionModule(nn.Module):
@@ -90,10 +79,7 @@ class FunctionModule(nn.Module):
 
     def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.function(x)
+        self.forward = function
 
 
 class GivenModel(NamedTuple):
@@ -135,11 +121,10 @@ def network_of(
 
 def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwork:
     """Take a module as random if it draws when it is called as it is."""
-    where = next((p.device for p in module.parameters()), x.device)
-    check_takes(module, x.to(where))
+    x = x.to(next((p.device for p in module.parameters()), x.device))
+    check_takes(module, x)
     with naming_the_shape(x):
-        draws = draws_by_itself(module, module, x[:2].to(where))
-    return randomize(module) if draws else Dirac(module)
+        return randomize(module) if draws_by_itself(module, module, x[:2]) else Dirac(module)
 
 
 def dtype_of(model: Model) -> torch.dtype | None:
@@ -154,10 +139,9 @@ def _name(function: Callable[[Tensor], Tensor]) -> str:
     """The name of a function with a hash of its source, so that an edited function has another name."""
     name = getattr(function, "__qualname__", type(function).__name__)
     try:
-        text = inspect.getsource(function)
+        return f"{name}-{digest(inspect.getsource(function))[:8]}"
     except (OSError, TypeError):
         return name
-    return f"{name}-{digest(text)[:8]}"
 
 
 def load_model(reference: str) -> Model:
@@ -167,8 +151,7 @@ def load_model(reference: str) -> Model:
     place, _, name = reference.rpartition(":")
     if not place or not name:
         raise GradDivError(f"the model is {reference!r}, expected file.py:factory or the directory of a run")
-    found = _imported(place).get(name)
-    if found is None:
+    if (found := _imported(place).get(name)) is None:
         raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
     model: Model = found if isinstance(found, nn.Module | list | tuple) else found()
     return model
@@ -279,10 +262,8 @@ def _small_network(x: Float[Tensor, "b ..."], classes: int) -> nn.Module:
     if x.dim() != 4:
         size = x[0].numel()
         return nn.Sequential(nn.Flatten(), nn.Linear(size, 64), nn.ReLU(), nn.Linear(64, classes))
-    body = nn.Sequential(
-        *(nn.Conv2d(x.shape[1], 16, 3, stride=2, padding=1), nn.ReLU()),
-        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.Flatten()),
-    )
+    first, second = nn.Conv2d(x.shape[1], 16, 3, stride=2, padding=1), nn.Conv2d(16, 32, 3, stride=2, padding=1)
+    body = nn.Sequential(first, nn.ReLU(), second, nn.ReLU(), nn.Flatten())
     with torch.no_grad():
         size = body(torch.zeros(1, *x.shape[1:])).shape[1]
     return nn.Sequential(*body, nn.Linear(size, classes))

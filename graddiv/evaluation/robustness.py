@@ -8,6 +8,7 @@ In the paper: docs/equations.md.
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -20,7 +21,6 @@ from graddiv.attacks.spgd import FEWEST_STEPS, Spending, choose
 from graddiv.attacks.suites import ATTACKS, STRONG, suite
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation.budget import Budget, with_geometry
-from graddiv.evaluation.examples import digest
 from graddiv.evaluation.jobs import gradient_noise_job
 from graddiv.evaluation.run import IN_MEMORY, Advance, Job, Session
 from graddiv.evaluation.target import Target
@@ -32,16 +32,15 @@ from graddiv.performance import channels_last
 from graddiv.records import PAPER_ROWS, AttackRecord, TotalRecord
 from graddiv.records.record import PILOTS
 from graddiv.seeding import fold
+from graddiv.store import digest
 
 Mode = Literal["fixed", "eot1", "eot"]
 MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
 PASSES = Budget().passes  #: Forward and backward passes of each attack of the strong suite on an image.
 PILOT_EXAMPLES = 50  #: Examples, the first ones, on which the pilot of the strong suite is run.
+#: An image leaves the Total when a fresh ensemble would be right about it with a probability below this.
+#: The same models look at the images of all attacks, so each look may err with this probability divided by the looks.
 LEVEL = 1e-2
-"""An image leaves the Total when a fresh ensemble would be right about it with a probability below this.
-
-The same models look at the images of all attacks, so each look may err with this probability divided by the looks.
-"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,14 +71,11 @@ class Cell:
 
     def view(self, F: RandomizedNetwork, seed: int) -> View:
         """What the adversary sees; repeats see other models."""
-        F = self.source.F if self.source else F
-        address = fold(seed, "view", self.repeat)
+        F, address = self.source.F if self.source else F, fold(seed, "view", self.repeat)
         if self.mode == "fixed":
             return Fixed(F, address)
         support = F.support() if self.mode == "eot" and F.random else None
-        if support is not None and len(support.noises) <= self.n:
-            return Exact(F)
-        return EOT(F, 1 if self.mode == "eot1" else self.n, address)
+        return EOT(F, self.n, address) if support is None or len(support.noises) > self.n else Exact(F)
 
     def label(self, F: RandomizedNetwork) -> str:
         """The row of the table."""
@@ -94,23 +90,16 @@ class Cell:
 
     def describe(self, target: Target) -> dict[str, Any]:
         """What a record says of the attack and of how it sees the network."""
-        attack = self.seeded(target.seed)
-        return {
-            "label": self.label(target.F),
-            "attack": attack and _settings(attack),
-            **({"source": self.source.name} if self.source else {}),
-            "mode": self.mode,
-            "n": self.n,
-            "m": attack.iterations if attack else 0,
-            "restarts": attack.restarts if attack else 0,
-        }
+        attack, source = self.seeded(target.seed), {"source": self.source.name} if self.source else {}
+        m, restarts = (attack.iterations, attack.restarts) if attack else (0, 0)
+        about = {"label": self.label(target.F), "attack": attack and _settings(attack), **source}
+        return {**about, "mode": self.mode, "n": self.n, "m": m, "restarts": restarts}
 
     def work(self, target: Target) -> float:
         """Forward-equivalents of one batch, about: the attack's steps on n models, and two ensembles that judge."""
-        judging = 2.0 * (target.n_ensemble if target.random else 1)
+        judging, n = (2.0 * target.n_ensemble, self.n) if target.random else (2.0, 1)
         if self.attack is None:
             return judging
-        n = 1 if self.mode != "eot" or not target.random else self.n
         return judging + self.attack.passes_per_iteration * self.attack.iterations * self.attack.restarts * n
 
     @property
@@ -128,9 +117,8 @@ def parse_modes(names: Sequence[str]) -> list[Mode]:
     """Modes by name."""
     if not names:
         raise GradDivError(f"there are 0 modes, expected at least one of {', '.join(MODES)}")
-    for name in names:
-        if name not in MODES:
-            raise unknown("mode", name, MODES)
+    if odd := [name for name in names if name not in MODES]:
+        raise unknown("mode", odd[0], MODES)
     return [mode for mode in MODES if mode in names]
 
 
@@ -141,14 +129,11 @@ def cells(
     """Clean images and every combination, once for each repeat; a deterministic network knows one mode only."""
     if repeats < 1:
         raise GradDivError(f"repeats is {repeats}, expected at least 1")
-    attacks, found = list(attacks), []
-    epsilons = [epsilons] if isinstance(epsilons, int | float) else epsilons
+    radii, found = [epsilons] if isinstance(epsilons, int | float) else epsilons, list[Cell]()
+    attacked = list(product(radii, attacks, modes if random else MODES[:1]))
     for repeat in range(repeats):
         found.append(Cell(None, "fixed", 1, 0.0, repeat))
-        for epsilon in epsilons:
-            for attack in attacks:
-                for mode in modes if random else ("fixed",):
-                    found.append(Cell(attack, mode, n, epsilon, repeat))
+        found += [Cell(attack, mode, n, epsilon, repeat) for epsilon, attack, mode in attacked]
     return list(dict.fromkeys(found))
 
 
@@ -184,9 +169,7 @@ def strong_plan(
     """How many models an iteration should see, from a pilot on the first examples, whose record has its own folder."""
     if passes < 1:
         raise GradDivError(f"passes is {passes}, expected at least 1")
-    if not target.random:
-        return Spending(1, passes)
-    return choose(pilot(target, epsilon, session, geometry)[1], passes)
+    return choose(pilot(target, epsilon, session, geometry)[1], passes) if target.random else Spending(1, passes)
 
 
 def pilot(target: Target, epsilon: float, session: Session, geometry: Geometry) -> tuple[float, float]:
@@ -208,15 +191,12 @@ def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         x_adv, distance, cost = attacked(target, cell, x, y, ids, advance)
-        return {
-            "distance": distance,
-            "images": x_adv[torch.isin(ids, kept.to(ids.device))],
-            **{f"cost_{name}": torch.full_like(y, value) for name, value in asdict(cost).items()},
-            **judged(target, x_adv, y, cell.repeat),
-        }
+        images = x_adv[torch.isin(ids, kept.to(ids.device))]
+        spent = {f"cost_{name}": torch.full_like(y, value) for name, value in asdict(cost).items()}
+        return {"distance": distance, "images": images, **spent, **judged(target, x_adv, y, cell.repeat)}
 
-    work, file = cell.work(target), cell.file_name
-    return target.job(AttackRecord, settings, measure, work=work, file=file, label=settings["label"])
+    work, label = cell.work(target), settings["label"]
+    return target.job(AttackRecord, settings, measure, work=work, file=cell.file_name, label=label)
 
 
 def attacked(
@@ -242,23 +222,17 @@ def attack_all(target: Target, wanted: Sequence[Cell], session: Session = IN_MEM
 
 def judged(target: Target, x: Tensor, y: Tensor, repeat: int) -> dict[str, Tensor]:
     """The verdicts of the two ensembles of a repeat on x, and of each model of the first."""
-    arrays: dict[str, Tensor] = {}
-    for i, suffix in enumerate(("", "_again")):
-        said = predict(target.F, x, n=target.n_ensemble, seed=fold(target.seed, "ensemble", repeat, i))
-        arrays[f"correct{suffix}"] = said.label == y
-        arrays[f"margin{suffix}"] = margin(said.scores.double().log(), y)
-        if not suffix:
-            arrays["right"] = (said.answers == y).T
-    return arrays
+    seeds = [fold(target.seed, "ensemble", repeat, i) for i in range(2)]
+    said, again = (predict(target.F, x, n=target.n_ensemble, seed=seed) for seed in seeds)
+    margins = {"margin": margin(said.scores.double().log(), y), "margin_again": margin(again.scores.double().log(), y)}
+    return {"correct": said.label == y, "correct_again": again.label == y, "right": (said.answers == y).T, **margins}
 
 
 def attack_until_fooled(target: Target, wanted: Sequence[Cell], session: Session = IN_MEMORY) -> list[TotalRecord]:
     """The Total of the cells of each epsilon and repeat."""
-    groups: dict[tuple[float, int], list[Cell]] = {}
-    for cell in wanted:
-        if cell.attack is not None:
-            groups.setdefault((cell.epsilon, cell.repeat), []).append(cell)
-    return session.run([total_job(target, group) for group in groups.values()])
+    attacked = [cell for cell in wanted if cell.attack is not None]
+    groups = dict.fromkeys((cell.epsilon, cell.repeat) for cell in attacked)
+    return session.run([total_job(target, [c for c in attacked if (c.epsilon, c.repeat) == at]) for at in groups])
 
 
 def total_job(target: Target, wanted: Sequence[Cell]) -> Job[TotalRecord]:
@@ -307,9 +281,9 @@ def _worst_images(
         ended[rows] |= doubtless
         spent = [cost.forwards, cost.backwards, cost.draws, models]
         costs[:, rows.cpu(), number] = torch.tensor(spent)[:, None]
-    found = {"chosen": chosen, "ended": ended, "distance": distance}
     names = ("cost_forwards", "cost_backwards", "cost_draws", "cost_choice")
-    return worst, {**found, **dict(zip(names, costs, strict=True))}
+    found = dict(zip(names, costs, strict=True))
+    return worst, {"chosen": chosen, "ended": ended, "distance": distance, **found}
 
 
 def _looked_at(
@@ -332,10 +306,10 @@ def sureness(p: Float64[Tensor, "n b c"], y: Int64[Tensor, " b"], size: int) -> 
     The denominator is the standard error of the mean d of a fresh ensemble of `size` models, as n models predict it: if
     t lies above Student's quantile, that ensemble is wrong too.  Infinite where all models say the same.
     """
-    own = p.gather(2, y.expand(len(p), -1)[..., None]).squeeze(2)
-    others = p.scatter(2, y.expand(len(p), -1)[..., None], -torch.inf)
+    others, rows = p.clone(), torch.arange(len(y), device=y.device)
+    others[:, rows, y] = -torch.inf
     rival = others.mean(0).argmax(1)
-    d = others.gather(2, rival.expand(len(p), -1)[..., None]).squeeze(2) - own
+    d = others[:, rows, rival] - p[:, rows, y]
     mean, spread = d.mean(0), d.std(0) * (1 / len(d) + 1 / size) ** 0.5
     return torch.where(spread > 0, mean / spread, torch.where(mean > 0, torch.inf, -torch.inf))
 
@@ -348,7 +322,6 @@ def sure_enough(n: int, looks: int) -> float:
 
 
 def _settings(attack: Attack) -> dict[str, Any]:
-    """The fields of an attack, for its record."""
     values = {field.name: getattr(attack, field.name) for field in fields(attack) if field.name != "geometry"}
     norm = {"norm": type(attack.geometry).__name__, "bounds": list(attack.geometry.bounds)}
     return {"name": attack.name, **norm, **attack.former_settings, **values}
@@ -358,12 +331,8 @@ def _file_name(attack: Attack) -> str:
     """The attack's name, and whatever about it is not as in the suites."""
     registered = (each.attack for each in ATTACKS.values())
     usual = next((a for a in registered if type(a) is type(attack) and a.name == attack.name), type(attack)())
-    changed = {
-        field.name: getattr(attack, field.name)
-        for field in fields(attack)
-        if field.name not in ("m", "samples", "restarts", "seed")
-        and getattr(attack, field.name) != getattr(usual, field.name)
-    }
+    settings = [field.name for field in fields(attack) if field.name not in ("m", "samples", "restarts", "seed")]
+    changed = {key: getattr(attack, key) for key in settings if getattr(attack, key) != getattr(usual, key)}
     if "geometry" in changed:
         changed["geometry"] = attack.geometry.name
     return "-".join([_slug(attack.name), *(f"{key}={_slug(str(value))}" for key, value in changed.items())])

@@ -20,14 +20,10 @@ from graddiv.records import Record
 R = TypeVar("R", bound=Record)
 T = TypeVar("T")
 
-Advance = Callable[[float], None]
-"""Called with the share of the current batch that is done, in [0, 1]."""
-
-Arrays = Mapping[str, np.ndarray]
-"""Arrays by name; the first axis is the example."""
-
+Advance = Callable[[float], None]  #: Called with the share of the current batch that is done, in [0, 1].
+Arrays = Mapping[str, np.ndarray]  #: Arrays by name; the first axis is the example.
+#: Seconds to wait for the batches of other processes while none arrives: a single batch may take hours.
 PATIENCE = 12 * 3600.0
-"""Seconds to wait for the batches of other processes while none arrives: a single batch may take hours."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,17 +41,14 @@ class Job(Generic[R]):
 
     def __post_init__(self) -> None:
         if self.examples < 1 or self.batch < 1:
-            raise GradDivError(
-                f"there are {self.examples} examples in batches of {self.batch}, expected at least one of each"
-            )
+            found = f"there are {self.examples} examples in batches of {self.batch}"
+            raise GradDivError(f"{found}, expected at least one of each")
         # In the form in which a file gives it back (tuples become lists), so that both can be compared.
         object.__setattr__(self, "description", json.loads(json.dumps(self.description)))
 
     @property
     def slices(self) -> list[slice]:
-        """The examples of each batch, in order."""
-        starts = range(0, self.examples, self.batch)
-        return [slice(start, min(start + self.batch, self.examples)) for start in starts]
+        return [slice(start, min(start + self.batch, self.examples)) for start in range(0, self.examples, self.batch)]
 
     def below(self, folder: str) -> "Job[R]":
         """The same job with its record in a folder of its own."""
@@ -87,9 +80,9 @@ class Session:
     def left(self, job: Job[R]) -> int:
         """How many batches of a job are not on disk, by the names of files alone."""
         files = _Files(job, self.directory)
-        if files.path is not None and files.path.exists():
-            return 0
-        return sum(files.path is None or not files.part(batch).exists() for batch in files.numbers)
+        if files.path is None:
+            return len(files.numbers)
+        return 0 if files.path.exists() else sum(not files.part(batch).exists() for batch in files.numbers)
 
     def run(self, jobs: Sequence[Job[R]]) -> list[R]:
         """Run all jobs and return their records; processes, which share the directory, take missing batches in turn."""
@@ -101,16 +94,15 @@ class Session:
         todo = process.broadcast([(i, batch) for i, each in enumerate(files) for batch in each.missing()])
         mine = [item for turn, item in enumerate(todo) if self.directory is None or turn % process.size == process.rank]
         done, total = 0.0, float(sum(jobs[i].work for i, _ in mine))
-        for i, job in enumerate(jobs):
-            for batch in [batch for owner, batch in mine if owner == i]:
+        for i, batch in mine:
 
-                def advance(share: float, before: float = done, job: Job[R] = job) -> None:
-                    self.progress(before + share * job.work, total, job.label)
+            def advance(share: float, before: float = done, job: Job[R] = jobs[i]) -> None:
+                self.progress(before + share * job.work, total, job.label)
 
-                files[i].keep(batch, job.compute(job.slices[batch], advance))
-                done += job.work
-                self.progress(done, total, job.label)
-            if process.size == 1:
+            files[i].keep(batch, jobs[i].compute(jobs[i].slices[batch], advance))
+            done += jobs[i].work
+            self.progress(done, total, jobs[i].label)
+            if process.size == 1 and len(files[i].parts) == len(files[i].numbers):
                 files[i].merge()
         if process.size > 1 and self.directory is not None:
             _wait_for([(files[i], batch) for i, batch in todo])
@@ -122,8 +114,7 @@ class Session:
         return [each.result() for each in files]
 
 
-IN_MEMORY = Session()
-"""Nothing is stored, and nobody hears of the progress."""
+IN_MEMORY = Session()  #: Nothing is stored, and nobody hears of the progress.
 
 
 def reporting(items: Iterable[T], count: int, advance: Advance, start: float = 0.0, end: float = 1.0) -> Iterator[T]:
@@ -157,26 +148,19 @@ class _Files(Generic[R]):
         return [batch for batch in self.numbers if batch not in self.parts]
 
     def keep(self, batch: int, found: Arrays) -> None:
-        """Store the arrays of one batch."""
         self.parts[batch] = found
         if len(self.numbers) == 1:
             self.merge()
-        elif self.path is not None:
-            store.make_directory(self.part(batch).parent)
-            store.write_arrays(self.part(batch), found, self.job.description)
+        else:
+            self._write(self.path and self.part(batch), found)
 
     def merge(self) -> None:
         """Make the record of the batches and delete their files; an existing record stays."""
         if self.record is None and (self.path is None or not self.path.exists()):
-            for batch in self.numbers:
-                if batch not in self.parts:
-                    self.parts[batch] = self._read(self.part(batch))
-            arrays = {name: np.concatenate([self.parts[i][name] for i in self.numbers]) for name in self.parts[0]}
-            source = self.job.label if self.path is None else str(self.path)
-            self.record = self.job.record.made(self.job.description, arrays, source)
-            if self.path is not None:
-                store.make_directory(self.path.parent)
-                store.write_arrays(self.path, arrays, self.job.description)
+            parts = [self.parts[i] if i in self.parts else self._read(self.part(i)) for i in self.numbers]
+            arrays = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            self.record = self.job.record.made(self.job.description, arrays, str(self.path or self.job.label))
+            self._write(self.path, arrays)
         if self.path is not None:
             shutil.rmtree(self.path.with_suffix(".parts"), ignore_errors=True)
         self.parts = {}
@@ -187,15 +171,15 @@ class _Files(Generic[R]):
             self.merge()
         return self.record or self.job.record.load(self.path or Path())
 
+    def _write(self, path: Path | None, arrays: Arrays) -> None:
+        if path is not None:
+            store.make_directory(path.parent)
+            store.write_arrays(path, arrays, self.job.description)
+
     def _read(self, path: Path) -> Arrays:
         """The arrays of a file that this very job wrote."""
         arrays, description = store.read_arrays(path)
-        if different := store.differences(self.job.description, description):
-            key, wanted, found = different[0]
-            raise GradDivError(
-                f"{self.path} was made with {key} = {found!r}, now it is {wanted!r}: "
-                "choose another directory with --out, or the settings of that one"
-            )
+        store.check_same(self.path, description, self.job.description)
         return arrays
 
 
@@ -207,8 +191,7 @@ def _wait_for(todo: Sequence[tuple[_Files[R], int]]) -> None:
             missing, since = left, time.monotonic()
         if time.monotonic() - since > PATIENCE:
             files, batch = missing[0]
-            raise GradDivError(
-                f"batch {batch} of {files.path} and {len(missing) - 1} others are missing and for "
-                f"{PATIENCE / 3600:.3g} hours none has come: expected a directory that all processes share"
-            )
+            lacking = f"batch {batch} of {files.path} and {len(missing) - 1} others are missing"
+            late = f"for {PATIENCE / 3600:.3g} hours none has come"
+            raise GradDivError(f"{lacking} and {late}: expected a directory that all processes share")
         time.sleep(0.1)

@@ -14,11 +14,11 @@ from torch import Tensor
 from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import Bounds, Examples, digest, examples_of, unscaled
+from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
 from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
 from graddiv.evaluation.run import Advance, Job
 from graddiv.networks import RandomizedNetwork
-from graddiv.networks.inputs import check_takes, naming_the_shape
+from graddiv.networks.inputs import naming_the_shape
 from graddiv.networks.prediction import N_ENSEMBLE, predict
 from graddiv.performance import channels_last
 from graddiv.records import AttackRecord, MeasurementRecord, Record
@@ -29,13 +29,11 @@ if TYPE_CHECKING:
 
 R = TypeVar("R", bound=Record)
 
+#: (images, labels, ids, advance) -> arrays by name, whose first axis is the example.
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
-"""(images, labels, ids, advance) -> arrays by name, whose first axis is the example."""
-
 KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
 ASKED = 4  #: On how many images, the first ones, the answers of two networks are compared.
-RELATIVE, ABSOLUTE = 1e-3, 0.05
-"""Tolerance of log-probabilities: other devices differ by less, other networks by more."""
+RELATIVE, ABSOLUTE = 1e-3, 0.05  #: Of log-probabilities: other devices differ by less, other networks by more.
 LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
 
@@ -63,7 +61,6 @@ class Target:
             F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds)).F, data.bounds)
         target = cls(F, data, **settings)
         first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
-        check_takes(F, first)
         with naming_the_shape(first):
             predict(F, first, n=1)
         return target
@@ -82,16 +79,13 @@ class Target:
             "parameters": fingerprint(self.F),
             "examples": len(self.data),  # before their checksum, because errors name the first difference
             "data": {"name": self.data.name, "split": self.data.split, "sha256": self.data.checksum},
-            "n_ensemble": self.n_ensemble,
-            "seed": self.seed,
-            "batch": self.batch,
+            **{name: getattr(self, name) for name in ("n_ensemble", "seed", "batch")},
         }
 
     def examples(self, rows: slice) -> tuple[Tensor, Tensor, Tensor]:
         """Return images, labels and ids at these rows, on the network's device."""
-        x, y = self.data.batch(rows)
-        device = self.F.device
-        return channels_last(x.to(device)), y.to(device), self.data.ids[rows].to(device)
+        x, y, ids = (part.to(self.F.device) for part in (*self.data.batch(rows), self.data.ids[rows]))
+        return channels_last(x), y, ids
 
     @property
     def pixels(self) -> int:
@@ -99,11 +93,9 @@ class Target:
         return self.data.batch(slice(0, 1))[0].numel()
 
     def first(self, count: int) -> "Target":
-        """Return the same target on its first `count` examples alone."""
         return self.take(slice(0, count))
 
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
-        """Return the same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
     def job(
@@ -130,22 +122,20 @@ class Target:
         with isolated(self.seed):  # a module that draws by itself draws the same again
             answers = predict(self.F, x, n=1, seed=self.seed).scores.tolist()
         if not path.exists():
-            store.write_json(path, {"answers": answers})
-            return
+            return store.write_json(path, {"answers": answers})
         found = store.read_json(path).get("answers")
         try:
             before, now = (np.log(np.array(values, float).clip(LEAST)) for values in (found, answers))
         except (TypeError, ValueError):
             raise GradDivError(f"{path} says answers = {found!r:.80}, expected probabilities for each image") from None
         if before.shape != now.shape or not np.allclose(before, now, RELATIVE, ABSOLUTE):
-            raise GradDivError(
-                f"{path.parent} holds records of a network that answers otherwise: choose another directory"
-            )
+            other = "records of a network that answers otherwise"
+            raise GradDivError(f"{path.parent} holds {other}: choose another directory")
 
     @property
     def answers_file(self) -> str:
         """Where a directory that may hold several targets keeps the answers of this one."""
-        return f"answers-{digest(json.dumps(self.describe()))[:8]}.json"
+        return f"answers-{store.digest(json.dumps(self.describe()))[:8]}.json"
 
 
 def target_of(
@@ -163,11 +153,11 @@ def target_of(
         raise GradDivError(f"examples is {examples}, expected 1 to {len(judged_on)}, the size of the {split} split")
     F.to(device)
     channels_last(F)
-    facts = {"method": experiment.method, "lam": experiment.lam}
     judged_on = judged_on if examples is None else judged_on.take(slice(0, examples))
+    facts = {"method": experiment.method, "lam": experiment.lam}
     return Target(F, judged_on, experiment.run_name, seed=seed, batch=batch, facts=facts)
 
 
 def fingerprint(F: RandomizedNetwork) -> str:
     """sha256 of the class, parameters and buffers, as records hold it; `runs.state_hash` knows no class."""
-    return digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))
+    return store.digest(type(F).__name__, *(part for entry in F.state_dict().items() for part in entry))

@@ -54,7 +54,6 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     @property
     def is_clean(self) -> bool:
-        """Whether the images were left as they are."""
         return self.attack is None
 
     @property
@@ -98,8 +97,7 @@ class TotalRecord(JudgedRecord, kind="total"):
     @property
     def passes(self) -> Int[np.ndarray, "b attacks"]:
         """Forward and backward passes that each attack spent on the image, and the choice after it."""
-        spent: np.ndarray = self.cost_forwards + self.cost_backwards + self.cost_choice
-        return spent
+        return np.asarray(self.cost_forwards + self.cost_backwards + self.cost_choice)
 
     @property
     def share_of_passes(self) -> float:
@@ -107,10 +105,9 @@ class TotalRecord(JudgedRecord, kind="total"):
 
         NaN if an attack never ran.
         """
-        counts = self.seen.sum(0)
-        if not counts.all():
+        if not (counts := self.seen.sum(0)).all():
             return float("nan")
-        return float(self.passes.sum() / (self.passes.sum(0) / counts * len(self.ids)).sum())
+        return float(self.passes.sum() / (self.passes.sum(0) / counts * self.examples).sum())
 
 
 class MeasurementRecord(Record):
@@ -164,11 +161,10 @@ class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("n
 
     @property
     def summary(self) -> str:
-        places = ("at x0", "at the attacked x")
         parts = [
             f"{place}: rho {_median(self.rho[:, i])}, q {_median(self.q[:, i])}, cosine of two means of {self.n} "
             f"{_median(self.measured[:, i])} (predicted {_median(self.predicted[:, i])})"
-            for i, place in enumerate(places)
+            for i, place in enumerate(("at x0", "at the attacked x"))
         ]
         return "noise of gradients, medians, " + "; ".join(parts)
 
@@ -185,16 +181,13 @@ class NearbyRecord(MeasurementRecord, kind="nearby", named_by=("epsilon",)):
     @property
     def rho(self) -> Float[np.ndarray, "b distances"]:
         """sqrt(max(0, mean cosine)), the debiased mean resultant length."""
-        rho: np.ndarray = np.sqrt(np.maximum(self.mean_cosine, 0.0))
-        return rho
+        return np.asarray(np.sqrt(np.maximum(self.mean_cosine, 0.0)))
 
     @property
     def summary(self) -> str:
-        places = ", ".join(
-            f"{_median(self.rho[:, i])} (length {_median(self.length[:, i])}) at {distance:.3g}"
-            for i, distance in enumerate(self.distances)
-        )
-        return f"rho of {self.n} gradients at distances from x, medians: {places}"
+        found = zip(self.rho.T, self.length.T, self.distances, strict=True)
+        places = [f"{_median(rho)} (length {_median(length)}) at {far:.3g}" for rho, length, far in found]
+        return f"rho of {self.n} gradients at distances from x, medians: {', '.join(places)}"
 
 
 class GradientsRecord(MeasurementRecord, kind="gradients"):

@@ -101,12 +101,10 @@ class Record:
 
     @property
     def description(self) -> dict[str, Any]:
-        """All settings by name."""
         return {**{name: getattr(self, name) for name in self.setting_types}, "data": self.data._asdict()}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
-        """All arrays by name."""
         return {name: getattr(self, name) for name in self.array_types}
 
 
@@ -140,8 +138,6 @@ def _check_shapes(source: str, declared: Mapping[str, Any], arrays: Mapping[str,
     with jaxtyped("context"):
         isinstance(np.empty(examples), b)  # from here on, axes called b must have this length
         for name, hint in declared.items():
-            if not isinstance(arrays[name], hint):
-                raise GradDivError(
-                    f"{source}: the array {name!r} has shape {arrays[name].shape} and type {arrays[name].dtype}, "
-                    f"expected {hint.__name__} with b = {examples}"
-                )
+            if not isinstance(array := arrays[name], hint):
+                found = f"the array {name!r} has shape {array.shape} and type {array.dtype}"
+                raise GradDivError(f"{source}: {found}, expected {hint.__name__} with b = {examples}")

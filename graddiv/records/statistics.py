@@ -3,7 +3,8 @@
 In the paper: docs/equations.md.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,19 +14,16 @@ from graddiv.errors import GradDivError
 from graddiv.records.kinds import AttackRecord
 from graddiv.records.record import Record
 
+#: The paper's attacks in its order, by the names that they have in `graddiv.attacks`, which needs torch.
 PAPER_ATTACKS = ("FGSM", "PGD", "APGD-CE", "APGD-DLR", "B&B", "FAB", "Square")
-"""The paper's attacks in its order, by the names that they have in `graddiv.attacks`, which needs torch."""
-
 MODE_PREFIXES = ("", "EOT^1-", "EOT-")  #: How a row's label says through which view the adversary looked.
-
+#: The 16 attacks over which the paper's Total is taken.
 PAPER_ROWS = tuple(
     f"{prefix}{attack}"
     for attack in PAPER_ATTACKS
     for prefix in MODE_PREFIXES
     if attack != "Square" and not (prefix == "EOT-" and attack in ("FAB", "B&B"))
 )
-"""The 16 attacks over which the paper's Total is taken."""
-
 PAPERS_TOTAL = "Total (paper's rows)"
 ALL_TOTAL = "Total (all attacks)"
 CROSS_FITTED_TOTAL = "Total, cross-fitted"
@@ -74,10 +72,8 @@ def summary(verdicts: Sequence[Bool[np.ndarray, " b"]], repeats: int | None = No
     mean, examples = float(values.mean()), len(verdicts[0])
     std = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
     of_draws = 0.0 if len(values) == 1 else Z * std / np.sqrt(len(values))
-    low, high = wilson(mean * examples, examples)
-    interval = Interval(
-        max(0.0, mean - float(np.hypot(mean - low, of_draws))), min(1.0, mean + float(np.hypot(high - mean, of_draws)))
-    )
+    below, above = (float(np.hypot(mean - end, of_draws)) for end in wilson(mean * examples, examples))
+    interval = Interval(max(0.0, mean - below), min(1.0, mean + above))
     return Summary(mean, std, len(values) if repeats is None else repeats, interval)
 
 
@@ -107,13 +103,10 @@ def cross_fitted_total(records: Iterable[AttackRecord]) -> list[Bool[np.ndarray,
     Total takes a minimum over noisy verdicts and is biased downward; choosing and scoring apart removes that.
     """
     found = list(records)
-    everyone = np.arange(len(found[0].correct))
-    worst = np.stack([record.margin for record in found]).argmax(0)
-    worst_again = np.stack([record.margin_again for record in found]).argmax(0)
-    return [
-        np.stack([record.correct_again for record in found])[worst, everyone],
-        np.stack([record.correct for record in found])[worst_again, everyone],
-    ]
+    choosing = ([r.margin for r in found], [r.margin_again for r in found])
+    scoring = ([r.correct_again for r in found], [r.correct for r in found])
+    everyone = np.arange(found[0].examples)
+    return [np.stack(right)[np.argmax(by, 0), everyone] for by, right in zip(choosing, scoring, strict=True)]
 
 
 class Flips(NamedTuple):
@@ -134,10 +127,8 @@ def flips(first: Bool[np.ndarray, " b"], second: Bool[np.ndarray, " b"]) -> Flip
 
 def by_value(records: Iterable[AttackRecord], key: str) -> dict[Any, list[AttackRecord]]:
     """Records grouped by one of their settings, in its order."""
-    groups: dict[Any, list[AttackRecord]] = {}
-    for record in records:
-        groups.setdefault(record.value(key), []).append(record)
-    return dict(sorted(groups.items()))
+    ordered = sorted(records, key=lambda record: record.value(key))
+    return {value: list(group) for value, group in groupby(ordered, key=lambda record: record.value(key))}
 
 
 def curve(records: Iterable[AttackRecord], key: str) -> list[tuple[Any, Summary]]:
@@ -170,14 +161,12 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
 
     records: what `evaluate` returned, or `graddiv.records.read_all` read; of one network on one set of examples.
     """
-    sets = sorted({(r.examples, r.data.sha256[:8]) for r in records})
-    if len(sets) > 1:
+    if len(sets := sorted({(r.examples, r.data.sha256[:8]) for r in records})) > 1:
         raise GradDivError(f"the records are of {len(sets)} different sets of examples, {sets}: expected those of one")
     networks = {r.parameters: f"{r.target} ({r.parameters[:8]})" for r in records}
     if len(networks) > 1:
-        raise GradDivError(
-            f"the records are of {len(networks)} networks, {', '.join(networks.values())}: make a table of each"
-        )
+        named = ", ".join(networks.values())
+        raise GradDivError(f"the records are of {len(networks)} networks, {named}: make a table of each")
     attacked = by_value([r for r in records if not r.is_clean], "epsilon")
     rows = [_row(label, group) for label, group in _by_label([r for r in records if r.is_clean]).items()]
     for epsilon, group in attacked.items():
@@ -205,14 +194,9 @@ def _at_one_epsilon(records: Sequence[AttackRecord]) -> list[Row]:
     attacks = _by_label(records)
     rows = [_row(label, group) for label, group in attacks.items()]
     if len(attacks) > 1:
-        of_paper = {label: group for label, group in attacks.items() if group[0].label in PAPER_ROWS}
-        for name, how, among in (
-            (PAPERS_TOTAL, total, of_paper),
-            (ALL_TOTAL, total, attacks),
-            (CROSS_FITTED_TOTAL, cross_fitted_total, attacks),
-        ):
-            if among:
-                rows.append(_total_row(name, how, among))
+        if of_paper := {label: group for label, group in attacks.items() if group[0].label in PAPER_ROWS}:
+            rows.append(_total_row(PAPERS_TOTAL, total, of_paper))
+        rows += [_total_row(ALL_TOTAL, total, attacks), _total_row(CROSS_FITTED_TOTAL, cross_fitted_total, attacks)]
     return rows
 
 
@@ -230,21 +214,22 @@ def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
             variants.append([record])
         elif record.draws not in [other.draws for other in group]:  # the same once more, from another directory
             group.append(record)
-    rows = {}
-    for name, variants in by_name.items():
-        all_settings = [group[0].settings for group in variants]
-        known = dict.fromkeys(key for settings in all_settings for key in settings)  # older records may lack some
-        differ = [key for key in known if any(key not in s or s[key] != all_settings[0].get(key) for s in all_settings)]
-        for settings, group in zip(all_settings, variants, strict=True):
-            rows[", ".join([name, *(f"{key} {settings[key]}" for key in differ if key in settings)])] = group
-    return rows
+    groups = [group for variants in by_name.values() for group in variants]
+    return dict(zip(told_apart([(group[0].label, group[0].settings) for group in groups]), groups, strict=True))
 
 
-def _total_row(
-    name: str,
-    how: Callable[[Iterable[AttackRecord]], list[Bool[np.ndarray, " b"]]],
-    attacks: dict[str, list[AttackRecord]],
-) -> Row:
+def told_apart(attacks: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """The label of each attack, given with its settings; namesakes say which settings differ."""
+    labels = []
+    for label, own in attacks:
+        namesakes = [settings for name, settings in attacks if name == label]
+        known = dict.fromkeys(key for settings in namesakes for key in settings)  # older records may lack some
+        odd = [key for key in known if key in own and any(key not in s or s[key] != own[key] for s in namesakes)]
+        labels.append(", ".join([label, *(f"{key} {own[key]}" for key in odd)]))
+    return labels
+
+
+def _total_row(name: str, how: Callable[..., list[np.ndarray]], attacks: dict[str, list[AttackRecord]]) -> Row:
     """A Total, by either ensemble, over the repeats that every attack has."""
     repeats = sorted(set.intersection(*({r.draws for r in group} for group in attacks.values())))
     if not repeats:
@@ -260,19 +245,12 @@ def as_rows(records: Iterable[Record]) -> list[dict[str, Any]]:
     for record in records:
         flat: dict[str, Any] = {"kind": record.kind}
         for key, value in record.description.items():
-            if isinstance(value, dict):
-                flat |= {f"{key}.{k}": v for k, v in value.items()}
-            else:
-                flat[key] = value
+            flat |= {f"{key}.{k}": v for k, v in value.items()} if isinstance(value, dict) else {key: value}
         if isinstance(record, AttackRecord):
             found = accuracy([record])
-            flat |= {
-                "accuracy": found.mean,
-                "accuracy_std": found.std,
-                "accuracy_low": found.interval.low,
-                "accuracy_high": found.interval.high,
-                "accuracy_per_draw": record.accuracy_per_draw,
-            }
+            flat |= {"accuracy": found.mean, "accuracy_std": found.std}
+            flat |= {f"accuracy_{end}": bound for end, bound in found.interval._asdict().items()}
+            flat["accuracy_per_draw"] = record.accuracy_per_draw
         numbers = {name: each for name, each in record.arrays.items() if each.ndim == 1 and each.dtype.kind == "f"}
         flat |= {f"mean_{name}": _mean(each) for name, each in numbers.items()}
         flat |= {name: int(each.sum()) for name, each in record.arrays.items() if name.startswith("cost_")}

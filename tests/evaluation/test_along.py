@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from graddiv.attacks import EOT, PGD
-from graddiv.evaluation.along import STEPS, attacked_ensemble_job, path_job
-from graddiv.evaluation.jobs import concentration_job
+from graddiv.evaluation.jobs import STEPS, attacked_ensemble_job, concentration_job, path_job
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.networks.prediction import predict
 from graddiv.seeding import fold

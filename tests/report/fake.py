@@ -16,12 +16,13 @@ from torch import nn
 from graddiv import store
 from graddiv.attacks import FGSM, PGD, Attack, Square, StochasticPGD
 from graddiv.evaluation import Cell, Target, cells
-from graddiv.evaluation.along import STEPS, attacked_ensemble_job, path_job
 from graddiv.evaluation.behaviours import settings_of
 from graddiv.evaluation.budget import BUDGETS
 from graddiv.evaluation.inspection import Item
 from graddiv.evaluation.jobs import (
     SHARES,
+    STEPS,
+    attacked_ensemble_job,
     boundary_job,
     certificate_job,
     concentration_job,
@@ -30,6 +31,7 @@ from graddiv.evaluation.jobs import (
     gradients_job,
     loss_increase_job,
     nearby_job,
+    path_job,
     rotation_job,
     transfer_job,
 )
