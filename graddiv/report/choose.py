@@ -51,8 +51,14 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     titles = _titles({key: run.experiment for key, run in runs.items()})
     attacks = {key: _attacks(records, choices) for key, records in found.items()}
     radii = sorted({r.epsilon for of_run in attacks.values() for r in of_run.values() if not r.is_clean})
-    items = [_item(ATTACK_TABLE, _at(attacks, epsilon), TABLE.format(epsilon)) for epsilon in radii]
-    items += _curve(runs, attacks, choices) + _measured(found, choices)
+    items = []
+    for epsilon in radii:  # the records of this radius, clean images included
+        at = {k: tuple(n for n, r in of.items() if r.is_clean or r.epsilon == epsilon) for k, of in attacks.items()}
+        items.append(_item(ATTACK_TABLE, at, TABLE.format(epsilon)))
+    items += _curve(runs, attacks, choices)
+    for kind, renderers in {**DRAWN_OF, "rotation": ["rotation"]}.items():
+        measured = {key: names for key, records in found.items() if (names := _of_kind(records, kind, choices))}
+        items += [_item(renderer, measured) for renderer in renderers if measured]
     random = [key for key, run in runs.items() if run.random]
     if random:
         items.append(_item("training-concentration", dict.fromkeys(random, ())))
@@ -101,11 +107,6 @@ def _attacks(records: Mapping[str, Record], choices: Choices) -> dict[str, Attac
     return chosen
 
 
-def _at(attacks: Attacks, epsilon: float) -> dict[str, tuple[str, ...]]:
-    """The records of one radius, clean images included, of each run."""
-    return {run: tuple(n for n, r in of.items() if r.is_clean or r.epsilon == epsilon) for run, of in attacks.items()}
-
-
 def _curve(runs: Mapping[str, ReportRun], attacks: Attacks, choices: Choices) -> list[PlannedItem]:
     """Accuracy against epsilon, if EOT-PGD was run at several.
 
@@ -122,18 +123,8 @@ def _curve(runs: Mapping[str, ReportRun], attacks: Attacks, choices: Choices) ->
     return [_item("accuracy-epsilon", records)] if len(radii) > 1 else []
 
 
-def _measured(found: Mapping[str, Mapping[str, Record]], choices: Choices) -> list[PlannedItem]:
-    """Figures of measurements; of those at several radii the chosen one."""
-    items = []
-    for kind, renderers in {**DRAWN_OF, "rotation": ["rotation"]}.items():
-        of_runs = {run: _of_kind(records, kind, choices) for run, records in found.items()}
-        of_runs = {run: names for run, names in of_runs.items() if names}
-        items += [_item(renderer, of_runs) for renderer in renderers if of_runs]
-    return items
-
-
 def _of_kind(records: Mapping[str, Record], kind: str, choices: Choices) -> tuple[str, ...]:
-    """The records of a kind, one for each of its settings but the radius."""
+    """The records of a kind, one for each of its settings but the radius; of several radii the chosen one."""
     named: dict[str, list[str]] = {}
     for name, record in records.items():
         if record.kind == kind:
@@ -151,11 +142,9 @@ def _of_kind(records: Mapping[str, Record], kind: str, choices: Choices) -> tupl
 
 def _headline(radii: Sequence[float], choices: Choices, trained_at: float | None) -> str | None:
     wanted = choices.epsilon if choices.epsilon is not None else trained_at
-    if not radii:
-        return None
-    if wanted in radii:
-        return TABLE.format(wanted)
-    if choices.epsilon is None and len(radii) == 1:
-        return TABLE.format(radii[0])
+    if wanted not in radii and choices.epsilon is None and len(radii) == 1:
+        wanted = radii[0]
+    if not radii or wanted in radii:
+        return TABLE.format(wanted) if radii else None
     listed = ", ".join(f"{radius:.4g}" for radius in radii)
     raise GradDivError(f"the runs were attacked at epsilon {listed}: choose one to compare them at, with --epsilon")
