@@ -5,6 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import graddiv.report.tables
 import graddiv.report.zoo  # noqa: F401  these register what they draw
 from graddiv import store
@@ -28,25 +30,21 @@ WIDE = 480  #: pixels from which a figure has a row to itself
 
 def render(plan: Plan, directory: Path, published: Published = NothingPublished) -> tuple[Path, list[Table]]:
     """Draw what the plan names and store it beside the report; return the page and the tables."""
-    reader = PlanReader(plan, published)
-    grids: dict[str, Grid] = {}
-    tables: dict[str, Table] = {}
-    figures: dict[str, Figure] = {}
+    reader, grids, drawn = PlanReader(plan, published), dict[str, Grid](), dict[str, Table | Figure]()
     for item in plan.items:
         comparison = reader.comparison(item)
-        drawn = RENDERERS[item.renderer](comparison)
-        title = f"{item.about}: {drawn.title}" if item.about else drawn.title
-        if isinstance(drawn, Figure):
-            figures[item.name] = replace(drawn, name=item.name, title=title)
-            continue
-        tables[item.name] = replace(drawn, name=item.name, title=title)
+        made = RENDERERS[item.renderer](comparison)
+        title = f"{item.about}: {made.title}" if item.about else made.title
+        drawn[item.name] = replace(made, name=item.name, title=title)
         if item.renderer == ATTACK_TABLE:
-            grids[item.name] = grid_of(comparison, drawn)
+            grids[item.name] = grid_of(comparison, made)
     if plan.headline is not None and plan.headline not in grids:
         tables_of_attacks = ", ".join(grids) or "none, for there is no table of attacks"
         raise GradDivError(f"the headline of the plan is {plan.headline!r}, expected one of {tables_of_attacks}")
-    for what in (*tables.values(), *figures.values()):
+    for what in drawn.values():
         save(what, directory)
+    tables = {name: what for name, what in drawn.items() if isinstance(what, Table)}
+    figures = {name: what for name, what in drawn.items() if isinstance(what, Figure)}
     shown_elsewhere = {item.name for item in plan.items if item.renderer in (ATTACK_TABLE, "checklist")}
     lead = next((item for item in plan.items if item.renderer == LEAD), None)
     html = text_of(
@@ -103,9 +101,6 @@ def text_of(
     )
 
 
-# Tables
-
-
 def shown_table(table: Table) -> dict[str, Any]:
     """A table of the report's; the Totals at its end stay there when it is sorted."""
     foot = [i for i, row in enumerate(table.rows) if row[0].startswith("Total")]
@@ -137,9 +132,6 @@ def _place(comparison: Comparison, run: ReportRun) -> int:
     return [other.title for other in comparison.runs].index(run.title)
 
 
-# Figures, cost
-
-
 def shown_figure(drawing: Figure) -> dict[str, Any]:
     """A figure as the page holds it: inside, as the smaller of SVG and PNG."""
     kind, content = "image/svg+xml", image(drawing, "svg")
@@ -152,8 +144,8 @@ def shown_figure(drawing: Figure) -> dict[str, Any]:
 
 def _spent(run: ReportRun) -> dict[str, list[int]]:
     """Forward passes, backward passes and draws by attack, over all its records."""
-    rows: dict[str, list[int]] = {}
+    rows: dict[str, np.ndarray] = {}
     for r in run.attacks:
-        spent = [int(cost.sum()) for cost in (r.cost_forwards, r.cost_backwards, r.cost_draws)]
-        rows[r.label] = [a + b for a, b in zip(rows.get(r.label, [0, 0, 0]), spent, strict=True)]
-    return rows
+        spent = np.array([cost.sum() for cost in (r.cost_forwards, r.cost_backwards, r.cost_draws)])
+        rows[r.label] = rows.get(r.label, 0) + spent
+    return {label: spent.tolist() for label, spent in rows.items()}

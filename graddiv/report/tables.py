@@ -98,9 +98,6 @@ def _attack_caption(comparison: Comparison, deciding: Mapping[str, str | None], 
     return caption("attack-table", comparison, examples, repeats, iterations, named, counts, len(PAPER_ROWS), *words)
 
 
-# Against epsilon
-
-
 class Line(NamedTuple):
     """A method under one attack: accuracies by epsilon, ours and the paper's."""
 
@@ -233,9 +230,6 @@ def accuracy_summary(comparison: Comparison) -> Table | None:
     )
 
 
-# Of measurements
-
-
 @draws("checklist", "Signs of gradients that hide, {data}", "behaviour, method, verdict, evidence")
 def checklist_table(comparison: Comparison) -> Table | None:
     """The behaviors of obfuscated gradients: for each run the verdict and the numbers behind it."""
@@ -269,9 +263,6 @@ def gradient_noise_table(comparison: Comparison, found: Found[GradientNoiseRecor
             rows.append((names[run], place, *(f"{value:.2f}" for value in medians), str(draws_needed)))
     n = " or ".join(map(str, sorted({record.n for _, record in found})))
     return Table(rows=tuple(rows), caption=caption("gradient-noise", comparison, n, ENOUGH))
-
-
-# What tables share
 
 
 def pooled_rows(group: Sequence[ReportRun]) -> dict[str, Row]:

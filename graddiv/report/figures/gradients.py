@@ -15,8 +15,6 @@ from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.output import Figure, Found, caption, draws, listed, number
 from graddiv.report.style import Look, Sheet, looks_of
 
-# Directions at one example
-
 Sampled = dict[ReportRun, tuple[Look, Float[np.ndarray, "n p"]]]
 
 
@@ -80,8 +78,6 @@ def scatter(comparison: Comparison, found: Found[records.GradientsRecord]) -> Fi
     axes.set(xlabel=f"along the mean gradient of {next(iter(sampled)).title}", ylabel="orthogonal to it")
     return _directions(comparison, sheet, sampled, basis, "Dots: unit gradients; lines: their means.")
 
-
-# Densities over test examples
 
 DENSITY = "method, what, x, density"
 
@@ -161,8 +157,6 @@ def loss_increase(comparison: Comparison, found: Found[records.LossIncreaseRecor
     bound = caption("theorem", [f"{100 * float(record.holds.mean()):.0f} %" for _, record in found], papers)
     return figure and replace(figure, caption=f"{figure.caption} {bound}")
 
-
-# Away from the gradient, and away from the example
 
 #: Norm -> how captions and labels write it, and its dash.
 NORMS = {"Linf": ("ℓ∞", r"$\ell_\infty$", style.SOLID), "L2": ("ℓ2", r"$\ell_2$", style.DASHED)}
