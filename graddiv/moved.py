@@ -29,6 +29,9 @@ MOVED: dict[str, str] = {
     "graddiv.registries.ARCHITECTURES": "graddiv.networks.ARCHITECTURES",
     "graddiv.registries.Architecture": "graddiv.networks.architectures.Architecture",
     "graddiv.registries.REGULARIZERS": "graddiv.diversity.REGULARIZERS",
+    "graddiv.report.figures.training": "graddiv.report.figures.gradients",
+    "graddiv.report.verdict": "graddiv.report.closeups",
+    "graddiv.report.zoo": "graddiv.report.tables",
     "graddiv.rules": "graddiv.networks.defense graddiv.networks.weights",
 }
 

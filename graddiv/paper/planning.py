@@ -38,27 +38,21 @@ class Request:
             for need in entry.needs:
                 check_norm(need, self.norm)
             if self.scale not in entry.scales:
-                raise GradDivError(
-                    f"{entry.name} is reproduced at scale {' or '.join(entry.scales)}, but --scale is {self.scale}"
-                )
-        if self.overrides:
-            self._check_overrides()
-
-    def _check_overrides(self) -> None:
-        """Refuse those that change no recipe."""
+                scales = " or ".join(entry.scales)
+                raise GradDivError(f"{entry.name} is reproduced at scale {scales}, but --scale is {self.scale}")
         trained = [entry for entry in self.entries if not entry.shipped]
-        if not trained:
-            raise GradDivError(
-                f"--set {self.overrides[0]!r}: the networks come trained, so there is no recipe to change"
-            )
-        recipes = [e for entry in trained for e, _ in entry.experiments(self.scale, self.data)]
         for override in self.overrides:
+            recipes = [e for entry in trained for e, _ in entry.experiments(self.scale, self.data)]
+            if not trained:
+                raise GradDivError(f"--set {override!r}: the networks come trained, so there is no recipe to change")
             if not any(has_section(experiment, override) for experiment in recipes):
                 section = override.partition("=")[0].strip().rpartition(".")[0]
-                known = sorted(set[str]().union(*map(_sections, recipes)))
+                settings = [setting for e in recipes for setting in e.dump().items()]
+                known = {name for name, value in settings if isinstance(value, dict | list) and value}
+                known |= {"graddiv" for e in recipes if e.regularization is not None}  # that of a later stage
                 raise GradDivError(
                     f"--set {override!r}: the recipes of what is trained have no section {section}, "
-                    f"expected one of {', '.join(known)}"
+                    f"expected one of {', '.join(sorted(known))}"
                 )
 
     @property
@@ -97,12 +91,6 @@ class Request:
     def report(self, runs: Path) -> Plan:
         """The plan of the report: the records of every table and figure, by file name, of runs below a directory."""
         return _plan(self.compared, runs, self.scale)
-
-
-def _sections(experiment: Experiment) -> set[str]:
-    """The sections of its recipe; GradDiv's may belong to a later stage."""
-    found = {name for name, value in experiment.dump().items() if isinstance(value, dict | list) and value}
-    return found | ({"graddiv"} if experiment.regularization is not None else set())
 
 
 def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:

@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 
-import graddiv.report.tables
-import graddiv.report.zoo  # noqa: F401  these register what they draw
+import graddiv.report.tables  # noqa: F401  registers what it draws
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import wilson
-from graddiv.report.closeups import Grid, close_ups, grid_of
+from graddiv.report.closeups import Grid, close_ups, crossing, grid_of, verdict
 from graddiv.report.comparison import Comparison, NothingPublished, Published, ReportRun, titles
-from graddiv.report.figures import accuracy, gradients, matrices, training  # noqa: F401  these register, too
+from graddiv.report.figures import accuracy, gradients, matrices  # noqa: F401  these register, too
 from graddiv.report.output import RENDERERS, Figure, Table, data_uri, fill, image, save
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlanReader
 from graddiv.report.style import looks
-from graddiv.report.verdict import crossing, verdict
 
 LEAD = "accuracy-epsilon"  #: draws the figure that stands first on a page; of several such figures the first one
 SIZE = 3_000_000  #: bytes that the page stays below: it can be mailed

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from graddiv.records import Summary
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
-from graddiv.report.figures.training import MEASURES, last_values, plot_measure, turn_entries
+from graddiv.report.figures.gradients import MEASURES, last_values, plot_measure, turn_entries
 from graddiv.report.output import Figure, caption, draws, listed
 from graddiv.report.style import Look, Sheet, log_ticks, looks_of, percents
 
