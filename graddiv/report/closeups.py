@@ -232,18 +232,14 @@ def crossing(curve: Comparison) -> dict[str, Any] | None:
 
 def _paired(grid: Grid, baseline: ReportRun, graddiv: ReportRun, labels: Sequence[str]) -> Paired | None:
     """The cross-fitted Total over these attacks of the examples that both runs were judged on."""
-    of_runs = [[r for label in labels for r in grid.of(run, label)] for run in (baseline, graddiv)]
-    first, second = (_held(found, len(labels)) for found in of_runs)
-    if first is None or second is None or first[0].data != second[0].data:
-        return None
-    _, a, b = np.intersect1d(first[0].ids, second[0].ids, return_indices=True)
-    return Paired(first[1][a], second[1][b]) if len(a) else None
-
-
-def _held(found: Sequence[AttackRecord], attacks: int) -> tuple[AttackRecord, Float[np.ndarray, " b"]] | None:
-    """A record, and the share of verdicts for each of its examples, over repeats that have all attacks."""
-    whole = [group for group in records.by_value(found, "repeat").values() if len(group) == attacks]
-    if not whole:
-        return None
-    verdicts = [flags for group in whole for flags in records.cross_fitted_total(group)]
-    return whole[0][0], np.mean(verdicts, axis=0)
+    held = []  # of each run a record, and the share of verdicts for each of its examples
+    for run in (baseline, graddiv):
+        found = [r for label in labels for r in grid.of(run, label)]
+        whole = [group for group in records.by_value(found, "repeat").values() if len(group) == len(labels)]
+        if not whole:  # no repeat has all attacks
+            return None
+        verdicts = [flags for group in whole for flags in records.cross_fitted_total(group)]
+        held.append((whole[0][0], np.mean(verdicts, axis=0)))
+    (first, before), (second, after) = held
+    _, a, b = np.intersect1d(first.ids, second.ids, return_indices=True)
+    return Paired(before[a], after[b]) if len(a) and first.data == second.data else None
