@@ -14,6 +14,7 @@ from types import ModuleType
 MOVED: dict[str, str] = {
     "graddiv.attacks.registry": "graddiv.attacks.suites",
     "graddiv.auditing": "graddiv.evaluation.audit graddiv.evaluation.card graddiv.evaluation.budget",
+    "graddiv.cli.audit": "graddiv.cli.attack",
     "graddiv.data.cifar10": "graddiv.data.sources",
     "graddiv.data.mnist": "graddiv.data.sources",
     "graddiv.data.stl10": "graddiv.data.sources",
