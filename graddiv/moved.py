@@ -27,6 +27,7 @@ MOVED: dict[str, str] = {
     "graddiv.evaluation.elimination": "graddiv.evaluation.robustness",
     "graddiv.experiment.AdversarySection": "graddiv.objective.Adversary",
     "graddiv.experiment.DEFENSES": "graddiv.networks.DEFENSES",
+    "graddiv.paper.needs": "graddiv.paper.planning",
     "graddiv.registries.ARCHITECTURES": "graddiv.networks.ARCHITECTURES",
     "graddiv.registries.Architecture": "graddiv.networks.architectures.Architecture",
     "graddiv.registries.REGULARIZERS": "graddiv.diversity.REGULARIZERS",

@@ -20,8 +20,7 @@ from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.experiment import Experiment
 from graddiv.paper import entries, tasks
 from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO, STUDY, ZOO, entries_of, targets
-from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
-from graddiv.paper.planning import Request, seconds_to_train
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, ComparedRun, Request, seconds_to_train
 from graddiv.paper.published import PaperValues
 from graddiv.paper.tasks import TaskRunner, claim, tasks_of
 from graddiv.recipes import SCALES, recipe, title

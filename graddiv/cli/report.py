@@ -79,7 +79,7 @@ def reproduce(
 
 def _in_norm(entries: "Sequence[Entry]", norm: str) -> "list[Entry]":
     """The entries that can be measured in the norm; prints why others cannot, and refuses if it is the only one."""
-    from graddiv.paper.needs import check_norm
+    from graddiv.paper.planning import check_norm
 
     found = []
     for entry in entries:

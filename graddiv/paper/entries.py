@@ -19,7 +19,7 @@ _recipe = cache(recipe)
 
 
 class Need(NamedTuple):
-    """What is measured of a run: a name in needs.py."""
+    """What is measured of a run: a name in ATTACKED or MEASUREMENTS, or the checklist."""
 
     name: str
     set: str = ""  #: the directory below the run's records that holds it; "" is the records themselves

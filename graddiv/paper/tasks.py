@@ -21,8 +21,7 @@ from graddiv.evaluation.run import Job, Session
 from graddiv.experiment import forward_work, multiplications_per_second, training_seconds
 from graddiv.networks import Dirac, RandomizedNetwork, bayesian
 from graddiv.paper.entries import Need
-from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
-from graddiv.paper.planning import Request, epochs_taken_over
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, ComparedRun, Request, epochs_taken_over
 from graddiv.paper.shipped import shipped
 from graddiv.progress import Listener, Progress, silent
 from graddiv.report.plan import copy_run
