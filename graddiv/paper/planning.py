@@ -83,16 +83,15 @@ class ComparedRun:
 
     def cells(self, need: str) -> list[Cell]:
         """The attacks that a need is made of, in the norm of the budget."""
-        found = ATTACKED[need](self)
-        found = found if self.budget.norm == "linf" else [each for cell in found for each in self._in_l2(cell)]
+        found = []
+        for cell in ATTACKED[need](self):
+            if self.budget.norm == "linf" or cell.attack is None:
+                found.append(cell)
+            else:  # in an l_2 ball about as easy, if the attack is made for the norm
+                epsilon = float(f"{l2_radius(cell.epsilon, self._pixels):.6g}")
+                attacks = with_geometry([cell.attack], NORMS["l2"])
+                found += [replace(cell, attack=each, epsilon=epsilon) for each in attacks]
         return list({cell.file_name: cell for cell in found}.values())
-
-    def _in_l2(self, cell: Cell) -> list[Cell]:
-        """The cell in an l_2 ball about as easy; none if its attack is not made for the norm."""
-        if cell.attack is None:
-            return [cell]
-        epsilon = float(f"{l2_radius(cell.epsilon, self._pixels):.6g}")
-        return [replace(cell, attack=each, epsilon=epsilon) for each in with_geometry([cell.attack], NORMS["l2"])]
 
     @property
     def _pixels(self) -> int:
@@ -125,8 +124,7 @@ def _curves(run: ComparedRun, repeats: int = 1) -> list[Cell]:
 
 def _of_training(run: ComparedRun) -> list[Cell]:
     """The adversary of training itself, that of its last stage."""
-    adversary = run.experiment.adversary_of(run.experiment.schedule[-1])
-    if adversary is None:
+    if (adversary := run.experiment.adversary_of(run.experiment.schedule[-1])) is None:
         return []
     attack = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start)
     return cells([attack], [run.radius], modes=["eot"], n=adversary.n, random=run.experiment.random)
@@ -280,7 +278,7 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
         wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
         seeds = entry.seeds
         compared.append((entry, {n: r for n, r in wanted.items() if not seeds or r.experiment.seed in seeds}))
-    plan = _plan(compared, runs, scale, made=lambda name, run, needs: _made(Run(runs / name), run, needs))
+    plan = _plan(compared, runs, scale, made_only=True)
     plan = plan.model_copy(update={"title": STUDY_TITLE}) if entries == STUDY else plan
     kept = {title for entry in entries for title in entry.networks}
     return plan, {name for name, run in plan.runs.items() if run.title in kept}
@@ -306,22 +304,16 @@ def _made(run: Run, compared: ComparedRun, needs: Sequence[Need]) -> tuple[str, 
     return tuple(dict.fromkeys(found)) if attacked or not needs else None
 
 
-Made = Callable[[str, ComparedRun, Sequence[Need]], tuple[str, ...] | None]
-
-
-def _plan(
-    entries: Sequence[tuple[Entry, Compared]],
-    runs: Path,
-    scale: str,
-    made: Made = lambda name, run, needs: run.files(*needs),
-) -> Plan:
-    """The plan of these entries; `made` says which records of a run there are, None if it has nothing to show."""
+def _plan(entries: Sequence[tuple[Entry, Compared]], runs: Path, scale: str, *, made_only: bool = False) -> Plan:
+    """The plan of these entries; `made_only`: of the records that there are, without runs that have none to show."""
     planned: dict[str, PlannedRun] = {}
     items: list[PlannedItem] = []
     for entry, compared in entries:
         for render in entry.renders:
-            files = {name: made(name, run, render.needs) for name, run in compared.items()}
-            records = {name: names for name, names in files.items() if names is not None}
+            records = dict[str, tuple[str, ...]]()
+            for name, run in compared.items():
+                names = _made(Run(runs / name), run, render.needs) if made_only else run.files(*render.needs)
+                records |= {name: names} if names is not None else {}
             planned |= {name: PlannedRun(path=str(runs / name), title=compared[name].title) for name in records}
             if records:
                 name, about = _labels(entry, render, len(entries) > 1)
@@ -355,8 +347,7 @@ def seconds_to_train(entries: Sequence[Entry], scale: str, speed: Callable[[Expe
     """
     if not all(scale in entry.scales for entry in entries):
         return None
-    trained = [entry for entry in entries if not entry.shipped]
-    runs = {e.run_name: e for entry in trained for e, _ in entry.experiments(scale)}
+    runs = {e.run_name: e for entry in entries if not entry.shipped for e, _ in entry.experiments(scale)}
     seconds, before = 0.0, set[str]()
     for experiment in runs.values():
         seconds += training_work(experiment, epochs_taken_over(experiment, before)) / speed(experiment)
