@@ -28,6 +28,7 @@ MOVED: dict[str, str] = {
     "graddiv.experiment.AdversarySection": "graddiv.objective.Adversary",
     "graddiv.experiment.DEFENSES": "graddiv.networks.DEFENSES",
     "graddiv.paper.needs": "graddiv.paper.planning",
+    "graddiv.paper.published": "graddiv.report.published",
     "graddiv.registries.ARCHITECTURES": "graddiv.networks.ARCHITECTURES",
     "graddiv.registries.Architecture": "graddiv.networks.architectures.Architecture",
     "graddiv.registries.REGULARIZERS": "graddiv.diversity.REGULARIZERS",

@@ -21,12 +21,12 @@ from graddiv.experiment import Experiment
 from graddiv.paper import entries, tasks
 from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO, STUDY, ZOO, entries_of, targets
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, ComparedRun, Request, seconds_to_train
-from graddiv.paper.published import PaperValues
 from graddiv.paper.tasks import TaskRunner, claim, tasks_of
 from graddiv.recipes import SCALES, recipe, title
 from graddiv.report.output import RENDERERS
 from graddiv.report.page import render
 from graddiv.report.plan import PLAN, Plan
+from graddiv.report.published import PaperValues
 
 TINY = Budget(
     examples=6, suite="demo", n=2, curve_n=(2,), m=2, gradients=4, models=2, curve_radii=2, sweep_n=(1, 2),

@@ -19,11 +19,11 @@ from graddiv.diversity.gradients import input_gradient
 from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork
 from graddiv.paper.planning import gathered
-from graddiv.paper.published import PaperValues
 from graddiv.records import AttackRecord
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.page import render
 from graddiv.report.plan import RUNS, Plan
+from graddiv.report.published import PaperValues
 from graddiv.runs import Run
 
 ROOT = Path(__file__).parent.parent

@@ -36,7 +36,6 @@ def reproduce(
     from graddiv.cli.show import print_table
     from graddiv.paper.entries import QUICK_DEMO, entries_of
     from graddiv.paper.planning import Request
-    from graddiv.paper.published import PaperValues
     from graddiv.paper.tasks import TaskRunner, claim, tasks_of
     from graddiv.report.page import render
 
@@ -69,7 +68,7 @@ def reproduce(
             with Bar(stderr=task.need is not None) as bar:
                 runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)], progress=bar)
     if leads():
-        page, tables = render(plan, directory, PaperValues)
+        page, tables = render(plan, directory)
         for made in tables:
             if len(made.columns) <= FITS:
                 print_table(made)
@@ -148,7 +147,6 @@ def report(
     if records or as_csv:
         _print_records(paths, as_csv)
         return
-    from graddiv.paper.published import PaperValues
     from graddiv.report.choose import Choices, plan_for
     from graddiv.report.page import render
     from graddiv.report.plan import PLAN, Plan
@@ -177,7 +175,7 @@ def report(
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
     if archive is not None:
         plan, directory = copied(plan, archive, networks=kept), archive
-    page, tables = render(plan, directory, PaperValues)
+    page, tables = render(plan, directory)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")
     suggest("open it in a browser; graddiv report ... --archive DIR keeps it with its records")

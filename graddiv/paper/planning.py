@@ -16,9 +16,9 @@ from graddiv.experiment import Experiment
 from graddiv.experiment.cost import training_work
 from graddiv.geometry import NORMS
 from graddiv.paper.entries import STUDY, Entry, Need, Render, entries_of
-from graddiv.paper.published import STANDS_FOR
 from graddiv.recipes import SCALES, has_section, radius, title_of
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun
+from graddiv.report.published import STANDS_FOR
 from graddiv.runs import CHECKLIST, Run
 
 RATIOS = {

@@ -12,10 +12,11 @@ from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import wilson
 from graddiv.report.closeups import Grid, close_ups, crossing, grid_of, verdict
-from graddiv.report.comparison import Comparison, NothingPublished, Published, ReportRun, titles
+from graddiv.report.comparison import Comparison, ReportRun, titles
 from graddiv.report.figures import accuracy, gradients, matrices  # noqa: F401  these register, too
 from graddiv.report.output import RENDERERS, Figure, Table, data_uri, fill, image, save
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlanReader
+from graddiv.report.published import PaperValues, Publication
 from graddiv.report.style import looks
 
 LEAD = "accuracy-epsilon"  #: draws the figure that stands first on a page; of several such figures the first one
@@ -26,7 +27,7 @@ LONG = 60  #: rows from which the numbers of a figure are left to its CSV
 WIDE = 480  #: pixels from which a figure has a row to itself
 
 
-def render(plan: Plan, directory: Path, published: Published = NothingPublished) -> tuple[Path, list[Table]]:
+def render(plan: Plan, directory: Path, published: Publication = PaperValues) -> tuple[Path, list[Table]]:
     """Draw what the plan names and store it beside the report; return the page and the tables."""
     reader, grids, drawn = PlanReader(plan, published), dict[str, Grid](), dict[str, Table | Figure]()
     for item in plan.items:

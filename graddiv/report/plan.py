@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import Record
-from graddiv.report.comparison import Comparison, NothingPublished, Published, load_run, validated
+from graddiv.report.comparison import Comparison, load_run, validated
+from graddiv.report.published import PaperValues, Publication
 from graddiv.runs import CHECKLIST, Run
 
 PLAN = "plan.json"
@@ -86,7 +87,7 @@ class Plan(Part):
 class PlanReader:
     """Reads the records of a plan, each file once."""
 
-    def __init__(self, plan: Plan, published: Published = NothingPublished) -> None:
+    def __init__(self, plan: Plan, published: Publication = PaperValues) -> None:
         self.plan, self.published = plan, published
         self._read = cache(Record.load)
 

@@ -12,8 +12,9 @@ from graddiv.errors import GradDivError
 from graddiv.experiment.cost import work_of_steps
 from graddiv.recipes import title
 from graddiv.records import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL, GradientNoiseRecord, Interval, Row, Summary
-from graddiv.report.comparison import Comparison, PublishedValue, ReportRun, curves, is_eot, titles
+from graddiv.report.comparison import Comparison, ReportRun, curves, is_eot, titles
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Found, Table, bound, caption, draws
+from graddiv.report.published import PublishedValue
 
 Value = TypeVar("Value")
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from graddiv.paper.published import PaperValues
 from graddiv.report.page import render
+from graddiv.report.published import PaperValues
 from tests.report import fake
 
 BROWSER = which("chromium") or which("google-chrome")

@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from graddiv.cli import app
 from graddiv.errors import GradDivError
-from graddiv.paper.published import PaperValues
 from graddiv.report.page import render
+from graddiv.report.published import PaperValues
 from tests.report import fake
 
 

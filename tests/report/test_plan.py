@@ -13,11 +13,11 @@ import pytest
 from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
-from graddiv.paper.published import PaperValues
 from graddiv.recipes import recipe
 from graddiv.records import Record
 from graddiv.report.page import render
 from graddiv.report.plan import PLAN, Plan, PlanReader
+from graddiv.report.published import PaperValues
 from graddiv.runs import read_log
 from graddiv.training import train
 from tests.report import fake
