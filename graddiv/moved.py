@@ -32,6 +32,7 @@ MOVED: dict[str, str] = {
     "graddiv.registries.ARCHITECTURES": "graddiv.networks.ARCHITECTURES",
     "graddiv.registries.Architecture": "graddiv.networks.architectures.Architecture",
     "graddiv.registries.REGULARIZERS": "graddiv.diversity.REGULARIZERS",
+    "graddiv.report.choose": "graddiv.report.page",
     "graddiv.report.figures.training": "graddiv.report.figures.gradients",
     "graddiv.report.verdict": "graddiv.report.closeups",
     "graddiv.report.zoo": "graddiv.report.tables",

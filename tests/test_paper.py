@@ -26,7 +26,6 @@ from graddiv.recipes import SCALES, recipe, title
 from graddiv.report.output import RENDERERS
 from graddiv.report.page import render
 from graddiv.report.plan import PLAN, Plan
-from graddiv.report.published import PaperValues
 
 TINY = Budget(
     examples=6, suite="demo", n=2, curve_n=(2,), m=2, gradients=4, models=2, curve_radii=2, sweep_n=(1, 2),
@@ -72,7 +71,7 @@ def reproduced(
         watched.setattr("graddiv.training.loop._Training._step", computed_again)
         for task in planned:
             runner.carry_out(task)
-    return render(request.report(tmp_path / "runs"), tmp_path / "out", PaperValues)[0]
+    return render(request.report(tmp_path / "runs"), tmp_path / "out")[0]
 
 
 def test_every_entry_names_what_exists() -> None:
@@ -248,7 +247,7 @@ def test_each_record_is_written_once_and_read_once(tmp_path: Path, monkeypatch: 
         runner.carry_out(task)
     records = len(list(tmp_path.rglob("*.record")))
     assert counted == {"write_arrays": records}
-    render(request.report(tmp_path / "runs"), tmp_path / "out", PaperValues)
+    render(request.report(tmp_path / "runs"), tmp_path / "out")
     assert counted == {"write_arrays": records, "read_arrays": records}
 
 

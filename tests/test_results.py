@@ -23,7 +23,6 @@ from graddiv.records import AttackRecord
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.page import render
 from graddiv.report.plan import RUNS, Plan
-from graddiv.report.published import PaperValues
 from graddiv.runs import Run
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +33,7 @@ STUDY, ZOO = RESULTS / "mnist-study", RESULTS / "zoo"
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", [STUDY, ZOO, ROOT / "results" / "cifar10", ROOT / "results" / "stl10"])
 def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Path) -> None:
-    render(Plan.load(stored), tmp_path, PaperValues)
+    render(Plan.load(stored), tmp_path)
     kept = sorted(path.name for path in stored.iterdir() if path.suffix in (".csv", ".md"))
     assert kept
     for name in kept:

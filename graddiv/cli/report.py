@@ -147,8 +147,7 @@ def report(
     if records or as_csv:
         _print_records(paths, as_csv)
         return
-    from graddiv.report.choose import Choices, plan_for
-    from graddiv.report.page import render
+    from graddiv.report.page import Choices, plan_for, render
     from graddiv.report.plan import PLAN, Plan
     from graddiv.report.plan import archive as copied
     from graddiv.runs import Run

@@ -45,7 +45,7 @@ class PublishedValue(NamedTuple):
 
 
 class PaperValues:
-    """The paper's values for one data set, at the radii that correspond to ours; of one it does not know there are none."""
+    """The paper's values for one data set, at the radii that correspond to ours; none if it does not know it."""
 
     def __init__(self, data: str, training_epsilon: float) -> None:
         """`training_epsilon` is the radius of our adversarial training; 0 where there was none."""
