@@ -11,8 +11,7 @@ from pathlib import Path
 from graddiv.data import SOURCES
 from graddiv.experiment import forward_work
 from graddiv.paper.entries import Need, targets
-from graddiv.paper.needs import ATTACKED, ComparedRun
-from graddiv.paper.planning import Request
+from graddiv.paper.planning import ATTACKED, ComparedRun, Request
 
 PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
 RATE = 3e12

@@ -14,6 +14,7 @@ from types import ModuleType
 MOVED: dict[str, str] = {
     "graddiv.attacks.registry": "graddiv.attacks.suites",
     "graddiv.auditing": "graddiv.evaluation.audit graddiv.evaluation.card graddiv.evaluation.budget",
+    "graddiv.cli.audit": "graddiv.cli.attack",
     "graddiv.data.cifar10": "graddiv.data.sources",
     "graddiv.data.mnist": "graddiv.data.sources",
     "graddiv.data.stl10": "graddiv.data.sources",
@@ -27,9 +28,15 @@ MOVED: dict[str, str] = {
     "graddiv.evaluation.elimination": "graddiv.evaluation.robustness",
     "graddiv.experiment.AdversarySection": "graddiv.objective.Adversary",
     "graddiv.experiment.DEFENSES": "graddiv.networks.DEFENSES",
+    "graddiv.paper.needs": "graddiv.paper.planning",
+    "graddiv.paper.published": "graddiv.report.published",
     "graddiv.registries.ARCHITECTURES": "graddiv.networks.ARCHITECTURES",
     "graddiv.registries.Architecture": "graddiv.networks.architectures.Architecture",
     "graddiv.registries.REGULARIZERS": "graddiv.diversity.REGULARIZERS",
+    "graddiv.report.choose": "graddiv.report.page",
+    "graddiv.report.figures.training": "graddiv.report.figures.gradients",
+    "graddiv.report.verdict": "graddiv.report.closeups",
+    "graddiv.report.zoo": "graddiv.report.tables",
     "graddiv.rules": "graddiv.networks.defense graddiv.networks.weights",
 }
 

@@ -10,7 +10,13 @@ from dataclasses import asdict, dataclass
 from itertools import cycle, product
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
+
+import optuna
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import FrozenTrial, Trial, TrialState
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from graddiv import store
 from graddiv.attacks.pgd import eot_pgd_accuracy
@@ -26,9 +32,6 @@ from graddiv.runs import Run
 from graddiv.seeding import fold
 from graddiv.training import train
 from graddiv.training.loop import DivergedError
-
-if TYPE_CHECKING:
-    from optuna.trial import FrozenTrial, Trial
 
 __all__ = ["Judge", "Result", "Search", "own_regularizer", "tune", "write"]
 
@@ -146,9 +149,6 @@ class Queue:
     """
 
     def __init__(self, experiment: Experiment, out: Path, search: Search, judge: Judge, storage: str | None) -> None:
-        import optuna
-        from sqlalchemy.pool import NullPool
-
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.out, self.search, self.shared = out, search, storage is not None
         self.url, name = storage or f"sqlite:///{(out / 'study.db').resolve()}", _study_name(experiment, search, judge)
@@ -164,7 +164,7 @@ class Queue:
         self.study.sampler = sampler(seed=seed)
 
     @contextmanager
-    def next(self) -> "Iterator[Trial | None]":
+    def next(self) -> Iterator[Trial | None]:
         """A trial for this process to do, and for no other as long as the context lasts."""
         with ExitStack() as stack:
             with self._alone():  # a trial that runs and that nobody owns would be taken for abandoned
@@ -174,10 +174,8 @@ class Queue:
                     stack.enter_context(store.file_lock(self.directory(trial) / OWNED))
             yield trial
 
-    def tell(self, trial: "Trial", **values: float | str | None) -> None:
+    def tell(self, trial: Trial, **values: float | str | None) -> None:
         """Keep the values of a trial; one without the value `robust` diverged, and would do so again."""
-        from optuna.trial import TrialState
-
         with _storage_errors(self.url):
             for key, value in values.items():
                 trial.set_user_attr(key, value)
@@ -189,7 +187,7 @@ class Queue:
         ended = {point_of(trial): trial.user_attrs for trial in self._trials("COMPLETE", "PRUNED")}
         return sorted((Result(*point, *map(values.get, VALUES)) for point, values in ended.items()), key=_rank)
 
-    def directory(self, trial: "Trial | FrozenTrial") -> Path:
+    def directory(self, trial: Trial | FrozenTrial) -> Path:
         """The run directory of a trial."""
         regularizer, lam = point_of(trial)
         return self.out / f"{regularizer}-{lam:.6g}"
@@ -200,28 +198,23 @@ class Queue:
         with store.file_lock(self.out / ".queue", wait=True), _storage_errors(self.url):
             yield
 
-    def _trials(self, *states: str) -> "list[FrozenTrial]":
+    def _trials(self, *states: str) -> list[FrozenTrial]:
         """The trials in these states whose point is known: a process may die before it has told it."""
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.name in states and None not in point_of(trial)]
 
-    def _abandoned(self) -> "Trial | None":
+    def _abandoned(self) -> Trial | None:
         """A trial of a process that died; one without a directory here is another machine's, if there are others."""
-        import optuna
-
         for trial in self._trials("RUNNING"):
             directory = self.directory(trial)
             if (self.shared and not directory.exists()) or store.is_locked(directory, OWNED):
                 continue
             if self.study.trials[trial.number].state.name == "RUNNING":  # it may have ended in the meantime
-                return optuna.trial.Trial(self.study, trial._trial_id)
+                return Trial(self.study, trial._trial_id)
         return None
 
-    def _new(self) -> "Trial | None":
+    def _new(self) -> Trial | None:
         """A trial that nobody has begun, if one is left."""
-        from optuna.distributions import CategoricalDistribution, FloatDistribution
-        from optuna.trial import TrialState
-
         search, begun = self.search, ("RUNNING", "COMPLETE", "PRUNED")
         if search.sampler != "grid":
             lam = FloatDistribution(min(search.lambdas), max(search.lambdas), log=True)
@@ -244,7 +237,7 @@ def _rank(r: Result) -> tuple[object, ...]:
     return r.robust is None, -(r.robust or 0.0), -(r.clean or 0.0), r.lam, r.regularizer
 
 
-def point_of(trial: "Trial | FrozenTrial") -> tuple[Any, Any]:
+def point_of(trial: Trial | FrozenTrial) -> tuple[Any, Any]:
     """Regularizer and lambda: a sampler keeps them as parameters, a grid as attributes."""
     known = {**trial.user_attrs, **trial.params}
     return known.get("regularizer"), known.get("lam")
@@ -260,18 +253,14 @@ def _study_name(experiment: Experiment, search: Search, judge: Judge) -> str:
 @contextmanager
 def _storage_errors(url: str) -> Iterator[None]:
     """Turn what a storage raises into an error that names it, without the password."""
-    from optuna.exceptions import OptunaError
-    from sqlalchemy.exc import SQLAlchemyError
-
     try:
         yield
     except GradDivError:
         raise
-    except (SQLAlchemyError, OptunaError, ImportError, ValueError) as error:
+    except (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, ValueError) as error:
         # the error of the database itself, such as a full disk, is behind the one of Optuna
         cause = error.__cause__ if isinstance(error.__cause__, SQLAlchemyError) else error
-        reason = (str(cause).splitlines() or [type(cause).__name__])[0]
-        text = f"cannot use the storage {url!r}: {reason}"
+        text = f"cannot use the storage {url!r}: {(str(cause).splitlines() or [type(cause).__name__])[0]}"
         # postgresql://user:password@host/name
         raise GradDivError(re.sub(r"(://[^/\s:@]*):[^/\s]*@", r"\1:***@", text)) from None
 

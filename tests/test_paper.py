@@ -20,9 +20,7 @@ from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.experiment import Experiment
 from graddiv.paper import entries, tasks
 from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO, STUDY, ZOO, entries_of, targets
-from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
-from graddiv.paper.planning import Request, seconds_to_train
-from graddiv.paper.published import PaperValues
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, ComparedRun, Request, seconds_to_train
 from graddiv.paper.tasks import TaskRunner, claim, tasks_of
 from graddiv.recipes import SCALES, recipe, title
 from graddiv.report.output import RENDERERS
@@ -73,7 +71,7 @@ def reproduced(
         watched.setattr("graddiv.training.loop._Training._step", computed_again)
         for task in planned:
             runner.carry_out(task)
-    return render(request.report(tmp_path / "runs"), tmp_path / "out", PaperValues)[0]
+    return render(request.report(tmp_path / "runs"), tmp_path / "out")[0]
 
 
 def test_every_entry_names_what_exists() -> None:
@@ -249,7 +247,7 @@ def test_each_record_is_written_once_and_read_once(tmp_path: Path, monkeypatch: 
         runner.carry_out(task)
     records = len(list(tmp_path.rglob("*.record")))
     assert counted == {"write_arrays": records}
-    render(request.report(tmp_path / "runs"), tmp_path / "out", PaperValues)
+    render(request.report(tmp_path / "runs"), tmp_path / "out")
     assert counted == {"write_arrays": records, "read_arrays": records}
 
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from graddiv.paper.published import TRAINED_AT, PaperValues, rows
 from graddiv.records import PAPER_ROWS
-from graddiv.report.comparison import PublishedValue as Value
+from graddiv.report.published import TRAINED_AT, PaperValues, rows
+from graddiv.report.published import PublishedValue as Value
 
 
 def test_table_1_has_every_cell() -> None:

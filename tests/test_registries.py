@@ -27,7 +27,7 @@ from graddiv.networks.architectures import Architecture
 from graddiv.recipes import recipe
 from graddiv.records import PAPER_ATTACKS, read_all
 from graddiv.registries import MOST, Range, Registry
-from graddiv.report.figures.training import MEASURES
+from graddiv.report.figures.gradients import MEASURES
 from graddiv.runs import Run
 from graddiv.seeding import isolated
 from tests.helpers import no_type_checks

@@ -19,7 +19,6 @@ from graddiv.diversity.gradients import input_gradient
 from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork
 from graddiv.paper.planning import gathered
-from graddiv.paper.published import PaperValues
 from graddiv.records import AttackRecord
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.page import render
@@ -34,7 +33,7 @@ STUDY, ZOO = RESULTS / "mnist-study", RESULTS / "zoo"
 @pytest.mark.slow
 @pytest.mark.parametrize("stored", [STUDY, ZOO, ROOT / "results" / "cifar10", ROOT / "results" / "stl10"])
 def test_every_number_is_drawn_again_from_the_records(stored: Path, tmp_path: Path) -> None:
-    render(Plan.load(stored), tmp_path, PaperValues)
+    render(Plan.load(stored), tmp_path)
     kept = sorted(path.name for path in stored.iterdir() if path.suffix in (".csv", ".md"))
     assert kept
     for name in kept:

@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from graddiv import __version__
-from graddiv.cli import attack, audit, doctor, report, train
+from graddiv.cli import attack, doctor, report, train
 from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.progress import leads
 
@@ -69,8 +69,8 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 for function in (
-    doctor.doctor, doctor.data, train.recipes, train.train, train.tune, attack.attack, attack.measure, audit.audit,
-    audit.board, report.reproduce, report.report,
+    doctor.doctor, doctor.data, train.recipes, train.train, train.tune, attack.attack, attack.measure, attack.audit,
+    attack.board, report.reproduce, report.report,
 ):  # fmt: skip
     app.command(cls=attack.MeasureCommand if function is attack.measure else None)(function)
 

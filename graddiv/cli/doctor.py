@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -14,6 +14,9 @@ from graddiv import __version__
 from graddiv.cli.options import Machine, command, suggest
 from graddiv.errors import EXTRAS, GradDivError, unknown
 from graddiv.progress import Bar
+
+if TYPE_CHECKING:
+    from graddiv.data import Source
 
 REQUIRED = ("torch", "numpy", "scipy", "jaxtyping", "safetensors")
 """The packages of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
@@ -65,14 +68,11 @@ def _print_machine(peers: bool) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     threads = f"{torch.get_num_threads()} used by torch of {cores} cores (set OMP_NUM_THREADS to change it)"
     device = ", ".join(devices) or str(accelerator() or "CPU only: torch sees no accelerator")
-    _section("machine", {"device": device, "threads": threads, "memory": _memory()})
-
-
-def _memory() -> str:
-    if not {"SC_PHYS_PAGES", "SC_AVPHYS_PAGES"} <= os.sysconf_names.keys():
-        return "unknown on this system"
-    total, free = (os.sysconf(f"SC_{name}PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30 for name in ("", "AV"))
-    return f"{total:.1f} GiB, {free:.1f} GiB of it free"
+    memory, pages = "unknown on this system", ("SC_PHYS_PAGES", "SC_AVPHYS_PAGES")
+    if os.sysconf_names.keys() >= {*pages}:
+        total, free = (os.sysconf(name) * os.sysconf("SC_PAGE_SIZE") / 2**30 for name in pages)
+        memory = f"{total:.1f} GiB, {free:.1f} GiB of it free"
+    _section("machine", {"device": device, "threads": threads, "memory": memory})
 
 
 def _selfcheck(device: str | None) -> bool:
@@ -83,9 +83,10 @@ def _selfcheck(device: str | None) -> bool:
     _section("selfcheck", {})
     passed = True
     for check in selfcheck(chosen_device(device)):
-        verdict = "ok" if check.passed else "NOT AS EXPECTED"
+        within = check.low <= check.value <= check.high
+        verdict = "ok" if within else "NOT AS EXPECTED"
         typer.echo(f"  {check.name:<42}{check.value:8.3g}   expected {check.low:g} to {check.high:g}: {verdict}")
-        passed &= check.passed
+        passed &= within
     return passed
 
 
@@ -152,16 +153,20 @@ def _read_checkpoint(path: Path) -> None:
 @command
 def data(action: str = "list", name: str = "", /, *, machine: Machine) -> None:
     """List, verify and fetch the data sets."""
+    from graddiv.data import SOURCES
+
     actions = {"list": _list, "verify": _verify, "fetch": _fetch}
     if action not in actions:
         raise unknown("action", action, actions)
-    actions[action](name, machine.data_root)
+    if action == "fetch" and not name:
+        raise GradDivError(f"no data set is named, expected 'graddiv data fetch NAME' with one of {', '.join(SOURCES)}")
+    actions[action]([SOURCES[name]] if name else list(SOURCES.values()), machine.data_root)
 
 
-def _list(name: str, root: Path | None) -> None:
-    from graddiv.data import SOURCES, status
+def _list(sources: "list[Source]", root: Path | None) -> None:
+    from graddiv.data import status
 
-    for source in [SOURCES[name]] if name else SOURCES.values():
+    for source in sources:
         shape = "x".join(map(str, source.shape))
         train, test = source.training_examples, source.sizes["test"]
         sizes = f"{train:>6} train {source.held_out:>5} validation {test:>6} test"
@@ -169,16 +174,15 @@ def _list(name: str, root: Path | None) -> None:
     suggest("graddiv train NAME/adv-bnn; graddiv recipes lists all")
 
 
-def _verify(name: str, root: Path | None) -> None:
-    from graddiv.data import SOURCES
+def _verify(sources: "list[Source]", root: Path | None) -> None:
     from graddiv.data.files import fetch_command, inspect
 
     failed = False
-    for source in [SOURCES[name]] if name else SOURCES.values():
+    for source in sources:
         findings = list(inspect(source, root))
         if not findings:
             print(f"{source.name}: generated, no file to verify")
-        elif not name and all(md5 is None for _, md5 in findings):
+        elif len(sources) > 1 and all(md5 is None for _, md5 in findings):
             print(f"{source.name}: not here; get it with '{fetch_command(source, root)}'")
         else:
             for copy, md5 in findings:
@@ -190,19 +194,17 @@ def _verify(name: str, root: Path | None) -> None:
         raise typer.Exit(1)
 
 
-def _fetch(name: str, root: Path | None) -> None:
-    from graddiv.data import SOURCES, status
+def _fetch(sources: "list[Source]", root: Path | None) -> None:
+    from graddiv.data import status
     from graddiv.data.fetch import fetch
     from graddiv.data.files import fetch_root, inspect
 
-    if not name:
-        raise GradDivError(f"no data set is named, expected 'graddiv data fetch NAME' with one of {', '.join(SOURCES)}")
-    source = SOURCES[name]
+    (source,) = sources
     if all(md5 == copy.md5 for copy, md5 in inspect(source, root)) or not source.downloads:
-        print(f"{name}: {status(source, root)}, nothing to fetch")
+        print(f"{source.name}: {status(source, root)}, nothing to fetch")
     else:
         folder = fetch_root(source, root)
         with Bar() as bar:
             fetch(source, folder, bar)
-        print(f"{name}: fetched and verified in {folder}")
-    suggest(f"graddiv train {name}/adv-bnn")
+        print(f"{source.name}: fetched and verified in {folder}")
+    suggest(f"graddiv train {source.name}/adv-bnn")

@@ -36,7 +36,6 @@ def reproduce(
     from graddiv.cli.show import print_table
     from graddiv.paper.entries import QUICK_DEMO, entries_of
     from graddiv.paper.planning import Request
-    from graddiv.paper.published import PaperValues
     from graddiv.paper.tasks import TaskRunner, claim, tasks_of
     from graddiv.report.page import render
 
@@ -69,7 +68,7 @@ def reproduce(
             with Bar(stderr=task.need is not None) as bar:
                 runner.carry_out(task, listeners=[shown(bar, task.compared.experiment.method)], progress=bar)
     if leads():
-        page, tables = render(plan, directory, PaperValues)
+        page, tables = render(plan, directory)
         for made in tables:
             if len(made.columns) <= FITS:
                 print_table(made)
@@ -79,7 +78,7 @@ def reproduce(
 
 def _in_norm(entries: "Sequence[Entry]", norm: str) -> "list[Entry]":
     """The entries that can be measured in the norm; prints why others cannot, and refuses if it is the only one."""
-    from graddiv.paper.needs import check_norm
+    from graddiv.paper.planning import check_norm
 
     found = []
     for entry in entries:
@@ -148,9 +147,7 @@ def report(
     if records or as_csv:
         _print_records(paths, as_csv)
         return
-    from graddiv.paper.published import PaperValues
-    from graddiv.report.choose import Choices, plan_for
-    from graddiv.report.page import render
+    from graddiv.report.page import Choices, plan_for, render
     from graddiv.report.plan import PLAN, Plan
     from graddiv.report.plan import archive as copied
     from graddiv.runs import Run
@@ -177,7 +174,7 @@ def report(
         directory = out or Path("reports") / "-".join(path.resolve().name for path in paths)
     if archive is not None:
         plan, directory = copied(plan, archive, networks=kept), archive
-    page, tables = render(plan, directory, PaperValues)
+    page, tables = render(plan, directory)
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")
     suggest("open it in a browser; graddiv report ... --archive DIR keeps it with its records")

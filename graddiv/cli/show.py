@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Column, Table
 from rich.text import Text
 
-from graddiv.records import AttackRecord, Record, Row, Summary, TotalRecord, by_value, curve, summary, table
+from graddiv.records import AttackRecord, Record, Summary, TotalRecord, by_value, curve, summary, table
 from graddiv.records.statistics import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
 
 if TYPE_CHECKING:
@@ -27,13 +27,13 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """A plain table; what stands first is there to be copied, and is not cut however narrow the terminal is."""
     rows = list(rows)
     first = Column(columns[0], no_wrap=True, min_width=max((len(row[0]) for row in rows), default=0))
-    table = Table(first, *(Column(each, overflow="ellipsis") for each in columns[1:]), box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    Console().print(table)
+    others = (Column(each, overflow="ellipsis") for each in columns[1:])
+    print_titled("", (first, *others), rows, box=None, pad_edge=False)
 
 
-def print_titled(title: str, columns: Sequence[str], rows: Iterable[Sequence[str | Text]], **looks: Any) -> None:
+def print_titled(
+    title: str, columns: Iterable[str | Column], rows: Iterable[Sequence[str | Text]], **looks: Any
+) -> None:
     """A table with a frame and a title."""
     table = Table(*columns, title=title, title_justify="left", **looks)
     for row in rows:
@@ -64,7 +64,8 @@ def print_records(records: Sequence[Record]) -> None:
     for together in attacks.values():
         clean = [record for record in together if record.is_clean]
         for group in by_value([record for record in together if not record.is_clean], "epsilon").values():
-            _print_attacks(clean, group, records)
+            title = f"{_title(group[0], records)}, ensemble of {group[0].n_ensemble}"
+            _print_attacks([*clean, *group], title)
     if attacks:
         typer.echo(SPREADS)
     for of_total in totals.values():
@@ -80,24 +81,18 @@ def _title(record: AttackRecord | TotalRecord, among: Sequence[Record]) -> str:
     return f"{name}: {radius}, {record.examples} {record.data.split} examples"
 
 
-def _print_attacks(clean: list[AttackRecord], group: list[AttackRecord], among: Sequence[Record]) -> None:
-    """Mean and std over draws of each attack, the interval apart."""
-    rows, lines = table([*clean, *group]), []
+def _print_attacks(records: list[AttackRecord], title: str) -> None:
+    """Mean and std over draws of each attack, the interval apart; a Total over a part of the rows says so."""
+    rows, lines = table(records), []
     attacks = sum(row.per_draw is not None and row.label != "clean" for row in rows)
     for row in rows:
-        a, per_draw = row.accuracy, "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
-        lines.append((_label(row, attacks), percent(a), interval_of(a.interval), per_draw))
-    title = f"{_title(group[0], among)}, ensemble of {group[0].n_ensemble}"
+        a, label, per_draw = row.accuracy, row.label, "" if row.per_draw is None else f"{100 * row.per_draw:.2f}"
+        if label == PAPERS_TOTAL and row.attacks < len(PAPER_ROWS):
+            label = f"Total ({row.attacks} of the paper's {len(PAPER_ROWS)} rows)"
+        if label == ALL_TOTAL and row.attacks < attacks:
+            label = f"Total ({row.attacks} of all {attacks} rows)"
+        lines.append((label, percent(a), interval_of(a.interval), per_draw))
     print_titled(title, ("attack", "accuracy %", INTERVAL, "per draw %"), lines)
-
-
-def _label(row: Row, attacks: int) -> str:
-    """The label of a row; a Total over a part of the rows says so."""
-    if row.label == PAPERS_TOTAL and row.attacks < len(PAPER_ROWS):
-        return f"Total ({row.attacks} of the paper's {len(PAPER_ROWS)} rows)"
-    if row.label == ALL_TOTAL and row.attacks < attacks:
-        return f"Total ({row.attacks} of all {attacks} rows)"
-    return row.label
 
 
 def _print_total(group: list[TotalRecord], among: Sequence[Record]) -> None:

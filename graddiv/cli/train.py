@@ -89,10 +89,13 @@ def tune(
         suggest("the same with smaller --lambdas: no trial came to an end without diverging")
 
 
-def _check_data(experiment: "Experiment", machine: Machine) -> None:
-    """Refuse to begin without the files of the data set, and name one that needs none."""
+def _prepare(experiment: "Experiment", machine: Machine) -> str:
+    """Check that the data set is here; return about how long training takes, its network is tried for two seconds."""
     from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
+    from graddiv.distributed import chosen_device
+    from graddiv.experiment import duration, training_seconds
+    from graddiv.performance import keep_memory
 
     source, root = SOURCES[experiment.data.name], machine.data_root
     if any(locate(source, file, root) is None for file in source.files.get("train", ())):
@@ -100,15 +103,6 @@ def _check_data(experiment: "Experiment", machine: Machine) -> None:
             f"data set '{source.name}' is missing: get it with '{fetch_command(source, root)}', or take mnist-mini, "
             "which comes with the package, as in 'graddiv train mnist-mini/adv-bnn'"
         )
-
-
-def _prepare(experiment: "Experiment", machine: Machine) -> str:
-    """Check that the data set is here; return about how long training takes, its network is tried for two seconds."""
-    from graddiv.distributed import chosen_device
-    from graddiv.experiment import duration, training_seconds
-    from graddiv.performance import keep_memory
-
-    _check_data(experiment, machine)
     keep_memory()
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     seconds = training_seconds(experiment, str(chosen_device(machine.device))) if leads() else 0.0

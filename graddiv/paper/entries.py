@@ -8,23 +8,18 @@ from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel, ConfigDict
-
 from graddiv import store
 from graddiv.errors import unknown
 from graddiv.experiment import Experiment
 from graddiv.paper.shipped import shipped
 from graddiv.recipes import SCALES, has_section, recipe, title, title_of
+from graddiv.report.plan import Part
 
 _recipe = cache(recipe)
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
 class Need(NamedTuple):
-    """What is measured of a run: a name in needs.py."""
+    """What is measured of a run: a name in ATTACKED or MEASUREMENTS, or the checklist."""
 
     name: str
     set: str = ""  #: the directory below the run's records that holds it; "" is the records themselves
@@ -34,7 +29,7 @@ class Need(NamedTuple):
         return self.name + (f" ({self.set})" if self.set else "")
 
 
-class Render(_Part):
+class Render(Part):
     """One table or figure of an entry."""
 
     draw: str  #: a name that graddiv.report.output.draws registers
@@ -50,7 +45,7 @@ class Render(_Part):
         return tuple(Need(name, self.set, self.examples) for name in self.of)
 
 
-class Entry(_Part):
+class Entry(Part):
     """One table or figure of the paper, or several that belong together."""
 
     name: str
@@ -132,7 +127,7 @@ def targets() -> dict[str, tuple[Entry, ...]]:
 def entries_of(target: str) -> tuple[Entry, ...]:
     """The entries of a target."""
     known = targets()
-    former = {name: known[entry.name] for entry in STUDY for name in entry.former}
-    if target not in known | former:
+    found = known | {name: known[entry.name] for entry in STUDY for name in entry.former}
+    if target not in found:
         raise unknown("target", target, known)
-    return (known | former)[target]
+    return found[target]

@@ -1,19 +1,181 @@
 """From entries to a plan: which runs are needed, what is measured of each, and which records each item is made of."""
 
+import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
+from graddiv.attacks import ARC, FGSM, PGD, StochasticPGD
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError, unknown
-from graddiv.evaluation.budget import BUDGETS, Budget
+from graddiv.evaluation import Cell, cells
+from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
+from graddiv.evaluation.measurements import MEASUREMENTS, defined_in, l2_radius
 from graddiv.experiment import Experiment
 from graddiv.experiment.cost import training_work
+from graddiv.geometry import NORMS
 from graddiv.paper.entries import STUDY, Entry, Need, Render, entries_of
-from graddiv.paper.needs import ComparedRun, check_norm
-from graddiv.recipes import SCALES, has_section, title_of
+from graddiv.recipes import SCALES, has_section, radius, title_of
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun
-from graddiv.runs import Run
+from graddiv.report.published import STANDS_FOR
+from graddiv.runs import CHECKLIST, Run
+
+RATIOS = {
+    "mnist": (1.0, 0.36 / 0.3, 2 / 3, 0.38 / 0.3, 0.34 / 0.3, 1 / 3, 0.32 / 0.3, 0.4 / 0.3),
+    "cifar10": tuple(epsilon / (8 / 255) for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
+    "stl10": tuple(epsilon / 0.03 for epsilon in (0.03, 0.01, 0.02, 0.04, 0.05, 0.06, 0.07)),
+}
+"""The radii of the supplementary tables as multiples of the radius of training; smaller scales take the first ones."""
+FAR = {"mnist": 0.4 / 0.3}  #: loss increase and transfer are measured at this multiple of the radius of training
+SENSITIVITY = {"mnist": 0.38 / 0.3}  #: the same of the sensitivity to n; of other data at the radius itself
+BEYOND = 1.2  #: 0.36 of 0.3, where the paper's two methods are 37 points apart
+PARTING = (1.0, 0.34 / 0.3, BEYOND, 0.38 / 0.3)  #: from where the paper's Adv-BNN is ahead to where GradDiv is
+STRONG_N = 4  #: the pilot of the strong suite advises 3 to 5 draws on the study's networks; one number for all
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run that an entry compares: what it trains, and at which radii it is attacked."""
+
+    experiment: Experiment
+    title: str
+    budget: Budget
+    judged_on: str | None = None  #: another data set than that of training, on whose test examples it is judged
+    shipped: bool = False  #: whether it comes with the package, trained
+
+    @cached_property
+    def radius(self) -> float:
+        """The epsilon at which the methods are compared."""
+        return radius(self.experiment)
+
+    @property
+    def papers_data(self) -> str:
+        """The data set of the paper's that this one stands for."""
+        return STANDS_FOR.get(self.experiment.data.name, self.experiment.data.name)
+
+    def at(self, ratio: float) -> float:
+        """A multiple of that radius, to six digits, as file names have them."""
+        return float(f"{ratio * self.radius:.6g}")
+
+    @property
+    def radii(self) -> list[float]:
+        """The radii of curves over epsilon."""
+        return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.budget.curve_radii]]
+
+    def eot(
+        self, epsilons: Sequence[float], n: int, *, m: int | None = None, fgsm: bool = False, repeats: int = 1
+    ) -> list[Cell]:
+        """EOT-PGD, and EOT-FGSM on request, at these radii; clean images with them."""
+        attacks = [*([FGSM()] if fgsm else []), PGD(m=m or self.budget.m)]
+        return cells(attacks, epsilons, modes=["eot"], n=n, repeats=repeats, random=self.experiment.random)
+
+    def measured_at(self, need: str) -> float:
+        """The radius of a measurement."""
+        far = self.at(FAR.get(self.papers_data, 1.0))
+        found = {"increase": far, "transfer": far, "gradient-noise": self.at(BEYOND)}.get(need, self.radius)
+        return found if self.budget.norm == "linf" else l2_radius(found, self._pixels)
+
+    def has(self, need: Need) -> bool:
+        """Whether this can be measured of it: a deterministic network has no transfer between its sample models."""
+        measurement = MEASUREMENTS.get(need.name)
+        return self.experiment.random or measurement is None or not measurement.of_random_networks_only
+
+    def cells(self, need: str) -> list[Cell]:
+        """The attacks that a need is made of, in the norm of the budget."""
+        found = []
+        for cell in ATTACKED[need](self):
+            if self.budget.norm == "linf" or cell.attack is None:
+                found.append(cell)
+            else:  # in an l_2 ball about as easy, if the attack is made for the norm
+                epsilon = float(f"{l2_radius(cell.epsilon, self._pixels):.6g}")
+                attacks = with_geometry([cell.attack], NORMS["l2"])
+                found += [replace(cell, attack=each, epsilon=epsilon) for each in attacks]
+        return list({cell.file_name: cell for cell in found}.values())
+
+    @property
+    def _pixels(self) -> int:
+        return math.prod(SOURCES[self.judged_on or self.experiment.data.name].shape)
+
+    def files(self, *needs: Need) -> tuple[str, ...]:
+        """The names of the records that needs are made of, below the run's records; none of what it has not."""
+        found = []
+        for need in filter(self.has, needs):
+            if need.name == CHECKLIST_NEED:
+                names = [CHECKLIST]
+            elif need.name in ATTACKED:
+                names = [cell.file_name for cell in self.cells(need.name)]
+            else:
+                names = MEASUREMENTS[need.name].files(self.measured_at(need.name), self._pixels, self.budget.norm)
+            found += [f"{need.set}/{name}" if need.set else name for name in names]
+        return tuple(dict.fromkeys(found))
+
+
+def _suite(run: ComparedRun, ratio: float = 1.0) -> list[Cell]:
+    """All attacks of the suite, at a multiple of the radius of training."""
+    budget = run.budget
+    return cells(budget.attacks(), [run.at(ratio)], n=budget.n, repeats=budget.repeats, random=run.experiment.random)
+
+
+def _curves(run: ComparedRun, repeats: int = 1) -> list[Cell]:
+    """EOT-FGSM and EOT-PGD at every radius, with each number of sample models."""
+    return [cell for n in run.budget.curve_n for cell in run.eot(run.radii, n, fgsm=True, repeats=repeats)]
+
+
+def _of_training(run: ComparedRun) -> list[Cell]:
+    """The adversary of training itself, that of its last stage."""
+    if (adversary := run.experiment.adversary_of(run.experiment.schedule[-1])) is None:
+        return []
+    attack = PGD(m=adversary.m, alpha=adversary.alpha, random_start=adversary.random_start)
+    return cells([attack], [run.radius], modes=["eot"], n=adversary.n, random=run.experiment.random)
+
+
+def _strong(run: ComparedRun, shares: Sequence[int] = (4,)) -> list[Cell]:
+    """The strong adversary where the paper's two methods part, with quarters of the passes of the curve's."""
+    passes = max(run.budget.curve_n) * run.budget.m
+    attacks = [StochasticPGD(m=share * passes // STRONG_N // 4) for share in shares]
+    epsilons = [run.at(ratio) for ratio in PARTING]
+    return cells(attacks, epsilons, modes=["eot"], n=STRONG_N, random=run.experiment.random)
+
+
+def _knowing(run: ComparedRun) -> list[Cell]:
+    """At the radius of training, adversaries for diverse gradients: stochastic PGD, and ARC from model to model."""
+    n, m, random = run.budget.n, run.budget.m, run.experiment.random
+    found = []
+    for attack, models in ((StochasticPGD(m=n * m // STRONG_N), STRONG_N), (ARC(m=run.budget.suite_m or m // 2), n)):
+        found += cells([attack], run.radius, modes=["eot"], n=models, repeats=run.budget.repeats, random=random)
+    return found
+
+
+CHECKLIST_NEED = "checklist"
+
+ATTACKED: dict[str, Callable[[ComparedRun], list[Cell]]] = {
+    "suite": _suite,
+    "suite-beyond": lambda run: _suite(run, BEYOND),
+    "curves": _curves,
+    "curves-repeated": lambda run: _curves(run, run.budget.repeats),
+    "curve": lambda run: run.eot(run.radii, max(run.budget.curve_n)),
+    "curve-n1-repeated": lambda run: run.eot(run.radii, 1, repeats=run.budget.repeats),
+    "of-training": _of_training,
+    "pgd": lambda run: run.eot([run.radius], run.budget.n),
+    "strong": _strong,
+    "budgets": lambda run: _strong(run, (1, 4, 16, 64)),
+    "knowing": _knowing,
+    "sweep-n": lambda run: [
+        cell for n in run.budget.sweep_n for cell in run.eot([run.at(SENSITIVITY.get(run.papers_data, 1.0))], n)
+    ],
+    "sweep-m": lambda run: [cell for m in run.budget.sweep_m for cell in run.eot([run.radius], run.budget.n, m=m)],
+}
+"""Needs that are attacks, by name; the others are measurements, and the checklist."""
+
+
+def check_norm(need: Need, norm: str) -> None:
+    """Refuse what is not defined in the norm."""
+    if need.name == CHECKLIST_NEED and norm != "linf":
+        raise GradDivError(f"the {need.name} is reproduced in linf only, but the norm is {norm}")
+    if need.name in MEASUREMENTS:
+        defined_in(need.name, norm)
+
 
 Compared = Mapping[str, ComparedRun]  #: the runs that an entry compares, by the names of their directories
 
@@ -38,27 +200,21 @@ class Request:
             for need in entry.needs:
                 check_norm(need, self.norm)
             if self.scale not in entry.scales:
-                raise GradDivError(
-                    f"{entry.name} is reproduced at scale {' or '.join(entry.scales)}, but --scale is {self.scale}"
-                )
-        if self.overrides:
-            self._check_overrides()
-
-    def _check_overrides(self) -> None:
-        """Refuse those that change no recipe."""
+                scales = " or ".join(entry.scales)
+                raise GradDivError(f"{entry.name} is reproduced at scale {scales}, but --scale is {self.scale}")
         trained = [entry for entry in self.entries if not entry.shipped]
-        if not trained:
-            raise GradDivError(
-                f"--set {self.overrides[0]!r}: the networks come trained, so there is no recipe to change"
-            )
-        recipes = [e for entry in trained for e, _ in entry.experiments(self.scale, self.data)]
         for override in self.overrides:
+            recipes = [e for entry in trained for e, _ in entry.experiments(self.scale, self.data)]
+            if not trained:
+                raise GradDivError(f"--set {override!r}: the networks come trained, so there is no recipe to change")
             if not any(has_section(experiment, override) for experiment in recipes):
                 section = override.partition("=")[0].strip().rpartition(".")[0]
-                known = sorted(set[str]().union(*map(_sections, recipes)))
+                settings = [setting for e in recipes for setting in e.dump().items()]
+                known = {name for name, value in settings if isinstance(value, dict | list) and value}
+                known |= {"graddiv" for e in recipes if e.regularization is not None}  # that of a later stage
                 raise GradDivError(
                     f"--set {override!r}: the recipes of what is trained have no section {section}, "
-                    f"expected one of {', '.join(known)}"
+                    f"expected one of {', '.join(sorted(known))}"
                 )
 
     @property
@@ -99,12 +255,6 @@ class Request:
         return _plan(self.compared, runs, self.scale)
 
 
-def _sections(experiment: Experiment) -> set[str]:
-    """The sections of its recipe; GradDiv's may belong to a later stage."""
-    found = {name for name, value in experiment.dump().items() if isinstance(value, dict | list) and value}
-    return found | ({"graddiv"} if experiment.regularization is not None else set())
-
-
 def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
     """The plan of what can be drawn of the runs below a directory, and the runs whose networks are worth keeping.
 
@@ -128,7 +278,7 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
         wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
         seeds = entry.seeds
         compared.append((entry, {n: r for n, r in wanted.items() if not seeds or r.experiment.seed in seeds}))
-    plan = _plan(compared, runs, scale, made=lambda name, run, needs: _made(Run(runs / name), run, needs))
+    plan = _plan(compared, runs, scale, made_only=True)
     plan = plan.model_copy(update={"title": STUDY_TITLE}) if entries == STUDY else plan
     kept = {title for entry in entries for title in entry.networks}
     return plan, {name for name, run in plan.runs.items() if run.title in kept}
@@ -154,22 +304,16 @@ def _made(run: Run, compared: ComparedRun, needs: Sequence[Need]) -> tuple[str, 
     return tuple(dict.fromkeys(found)) if attacked or not needs else None
 
 
-Made = Callable[[str, ComparedRun, Sequence[Need]], tuple[str, ...] | None]
-
-
-def _plan(
-    entries: Sequence[tuple[Entry, Compared]],
-    runs: Path,
-    scale: str,
-    made: Made = lambda name, run, needs: run.files(*needs),
-) -> Plan:
-    """The plan of these entries; `made` says which records of a run there are, None if it has nothing to show."""
+def _plan(entries: Sequence[tuple[Entry, Compared]], runs: Path, scale: str, *, made_only: bool = False) -> Plan:
+    """The plan of these entries; `made_only`: of the records that there are, without runs that have none to show."""
     planned: dict[str, PlannedRun] = {}
     items: list[PlannedItem] = []
     for entry, compared in entries:
         for render in entry.renders:
-            files = {name: made(name, run, render.needs) for name, run in compared.items()}
-            records = {name: names for name, names in files.items() if names is not None}
+            records = dict[str, tuple[str, ...]]()
+            for name, run in compared.items():
+                names = _made(Run(runs / name), run, render.needs) if made_only else run.files(*render.needs)
+                records |= {name: names} if names is not None else {}
             planned |= {name: PlannedRun(path=str(runs / name), title=compared[name].title) for name in records}
             if records:
                 name, about = _labels(entry, render, len(entries) > 1)
@@ -203,8 +347,7 @@ def seconds_to_train(entries: Sequence[Entry], scale: str, speed: Callable[[Expe
     """
     if not all(scale in entry.scales for entry in entries):
         return None
-    trained = [entry for entry in entries if not entry.shipped]
-    runs = {e.run_name: e for entry in trained for e, _ in entry.experiments(scale)}
+    runs = {e.run_name: e for entry in entries if not entry.shipped for e, _ in entry.experiments(scale)}
     seconds, before = 0.0, set[str]()
     for experiment in runs.values():
         seconds += training_work(experiment, epochs_taken_over(experiment, before)) / speed(experiment)

@@ -21,8 +21,7 @@ from graddiv.evaluation.run import Job, Session
 from graddiv.experiment import forward_work, multiplications_per_second, training_seconds
 from graddiv.networks import Dirac, RandomizedNetwork, bayesian
 from graddiv.paper.entries import Need
-from graddiv.paper.needs import ATTACKED, CHECKLIST_NEED, ComparedRun
-from graddiv.paper.planning import Request, epochs_taken_over
+from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, ComparedRun, Request, epochs_taken_over
 from graddiv.paper.shipped import shipped
 from graddiv.progress import Listener, Progress, silent
 from graddiv.report.plan import copy_run
@@ -84,7 +83,7 @@ class TaskRunner:
     def __init__(self, process: Process, data_root: str | None = None, checklist: Budget | None = None) -> None:
         self.process, self.data_root, self.checklist = process, data_root, checklist
         self._load = cache(lambda name: load(name, "test", data_root))
-        self._networks: dict[Path, RandomizedNetwork] = {}  # of the run measured last
+        self._networks: dict[Path, RandomizedNetwork] = {}
 
     def seconds(self, task: Task) -> float:
         """What is left to do of a task, about, on this machine; its architecture is tried for two seconds."""
@@ -96,9 +95,14 @@ class TaskRunner:
             if not done and (beside := first_stages_beside(experiment, task.run)) is not None:
                 done = beside.epochs_done
             return training_seconds(experiment, device, done) / self.process.size
-        target = self._target(task, _stand_in(experiment.random))
+        # a small network with or without noise: the work left depends on nothing else
+        F = bayesian(nn.LayerNorm(1), 0.1) if experiment.random else Dirac(nn.Identity())
+        target = self._target(task, F)
         if task.need.name == CHECKLIST_NEED:
-            passes = 0.0 if self._checked(task) else _checklist_passes(self._checklist(task), len(target.data))
+            path, budget = task.records / CHECKLIST, self._checklist(task)
+            found = store.read_json(path) if path.exists() else {}
+            done = (found.get("epsilon"), found.get("settings")) == (task.compared.radius, settings_of(budget))
+            passes = 0.0 if done else _checklist_passes(budget, len(target.data))
         else:
             left = Session(task.records).left
             passes = sum(left(job) * job.work * min(job.batch, job.examples) for job in _jobs(task, target))
@@ -118,18 +122,14 @@ class TaskRunner:
             device = str(process.device)
             train(experiment, task.directory, data_root=self.data_root, device=device, listeners=listeners)
         else:
-            target = self._target(task, self._trained(task.run))
+            if task.directory not in self._networks:  # that of the run measured last is not built again
+                self._networks = {task.directory: task.run.network(self.data_root)}
+            target = self._target(task, self._networks[task.directory])
             with Session.open(task.records, process, progress) as session:
                 if task.need.name == CHECKLIST_NEED:
                     checklist(target, task.compared.radius, session, budget=self._checklist(task))
                 else:
                     session.run(_jobs(task, target))
-
-    def _trained(self, run: Run) -> RandomizedNetwork:
-        """The network of a run; that of the run measured last is not built again."""
-        if run.path not in self._networks:
-            self._networks = {run.path: run.network(self.data_root)}
-        return self._networks[run.path]
 
     def _target(self, task: Task, F: RandomizedNetwork) -> Target:
         """A network and the run's test examples."""
@@ -142,19 +142,6 @@ class TaskRunner:
 
     def _checklist(self, task: Task) -> Budget:
         return self.checklist or BUDGETS["checklist"][task.compared.budget.checklist]
-
-    def _checked(self, task: Task) -> bool:
-        """Whether the checklist was gone through, with these very settings."""
-        path = task.records / CHECKLIST
-        found = store.read_json(path) if path.exists() else {}
-        wanted = (task.compared.radius, settings_of(self._checklist(task)))
-        return (found.get("epsilon"), found.get("settings")) == wanted
-
-
-@cache
-def _stand_in(random: bool) -> RandomizedNetwork:
-    """A small network, with or without noise, for estimates: the work left depends on nothing else."""
-    return bayesian(nn.LayerNorm(1), 0.1) if random else Dirac(nn.Identity())
 
 
 def _jobs(task: Task, target: Target) -> Sequence[Job[Any]]:

@@ -7,25 +7,14 @@ from typing import Any
 import numpy as np
 
 from graddiv import store
+from graddiv.report import style
 from graddiv.report.closeups import png
 from graddiv.report.output import Figure, Table, bound, caption, drawing, fill, percent, save
 from graddiv.report.page import shown_figure, shown_table
-from graddiv.report.style import (
-    ACCURACY,
-    BLACK,
-    BLUE,
-    DASHED,
-    ONE_COLUMN,
-    VERMILLION,
-    Look,
-    Sheet,
-    log_ticks,
-    percents,
-    plot,
-)
+from graddiv.report.style import Look, Sheet, log_ticks, percents, plot
 
 PICTURES = 12  #: Images that are shown.
-ENSEMBLE, PER_DRAW, WORST = Look(BLACK, "o"), Look(BLUE, "s", DASHED), Look(VERMILLION, "D")
+ENSEMBLE, PER_DRAW, WORST = Look(style.BLACK, "o"), Look(style.BLUE, "s", style.DASHED), Look(style.VERMILLION, "D")
 INTERVAL = ("mean", "low", "high")
 BOARD = "network, rank, norm and ε, lower bound %, ensemble %, per draw %, clean %, draws T, images, state"
 
@@ -41,18 +30,17 @@ def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray,
         save(what, out)
     shown = range(min(PICTURES, len(x))) if x.ndim == 4 and x.shape[1] in (1, 3) else ()
     lead, *others = (shown_figure(figure) for figure in figures)
-    html = fill(
+    return _write_page(
+        out / "report.html",
         "audit.html.jinja",
+        card["name"],
         card=card,
         lead=lead,
         figures=others,
         attacks={**shown_table(attacks), "marks": marks(_intervals(card))},
         doubling=shown_table(doubling),
         pictures=[{"clean": png(x[i]), "attacked": png(x_adv[i]), "label": int(labels[i]), "id": i} for i in shown],
-        **_one_row(card["name"]),
     )
-    store.write(out / "report.html", html.encode())
-    return out / "report.html"
 
 
 def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
@@ -60,23 +48,21 @@ def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
     table = board_table(entries)
     save(table, directory)
     shown = {**shown_table(table), "marks": marks([[entry["robust"][end] for end in INTERVAL] for entry in entries])}
-    html = fill("board.html.jinja", entries=entries, shown=shown, **_one_row("accuracy under attack"))
-    store.write(directory / "board.html", html.encode())
-    return directory / "board.html"
+    title = "accuracy under attack"
+    return _write_page(directory / "board.html", "board.html.jinja", title, entries=entries, shown=shown)
 
 
-def _one_row(title: str) -> dict[str, Any]:
-    """What the layout needs of a page with one method."""
-    return {"titles": [title], "colours": [BLACK], "square": [False], "attacked": [0]}
+def _write_page(path: Path, template: str, title: str, **content: Any) -> Path:
+    """Write what the template makes of its content; the layout is told of one method."""
+    html = fill(template, titles=[title], colours=[style.BLACK], square=[False], attacked=[0], **content)
+    store.write(path, html.encode())
+    return path
 
 
 def marks(values: Sequence[Sequence[float]]) -> dict[int, list[dict[str, Any]]]:
     """The accuracies of a table as points with their intervals, by row."""
     points = [{name: 100 * value for name, value in zip(INTERVAL, found, strict=True)} for found in values]
     return {row: [{"run": 0, **point}] for row, point in enumerate(points)}
-
-
-# Tables
 
 
 def _intervals(card: Card) -> list[list[float]]:
@@ -94,8 +80,7 @@ def attack_table(card: Card) -> Table:
         restarts = f" × {a['restarts']}" if a.get("restarts", 1) > 1 else ""
         steps = f"{a.get('m', a.get('samples', ''))}{restarts}"
         n = str(a["n"]) if a["mode"] == "eot" else "–"
-        counts = n, steps, str(a["worst_on"]), str(a["backwards"])
-        rows.append((a["label"], accuracy, percent(a["per_draw"]), *counts))
+        rows.append((a["label"], accuracy, percent(a["per_draw"]), n, steps, str(a["worst_on"]), str(a["backwards"])))
     rows.append(("Total, scored on fresh draws", total, percent(robust["A1"]["mean"]), "", "", "", ""))
     least = min(range(len(attacks)), key=lambda i: attacks[i]["accuracy"]) + 1
     return Table(
@@ -145,12 +130,9 @@ def board_table(entries: Sequence[Mapping[str, Any]]) -> Table:
     )
 
 
-# Figures
-
-
 def accuracy_epsilon(card: Card) -> Figure:
     """Accuracy under EOT-PGD against epsilon, and what the worst of all attacks leaves at the radius of the audit."""
-    sheet = Sheet(1, 1, ONE_COLUMN * 1.35, 3.3)
+    sheet = Sheet(1, 1, style.ONE_COLUMN * 1.35, 3.3)
     [axes], random, at = sheet.axes, card["randomness"]["random"], card["epsilon"]
     start = {"epsilon": 0.0, "accuracy": card["clean"]["A_T"]["mean"], "per_draw": card["clean"]["A1"]["mean"]}
     points = [start, *sorted(card["radii"], key=lambda point: point["epsilon"])]
@@ -166,14 +148,14 @@ def accuracy_epsilon(card: Card) -> Figure:
     sheet.entry(WORST, "worst of all attacks", linestyle="none")
     sheet.rows.append(("worst of all attacks", at, mean, low, high))
     norm = r"$\ell_\infty$" if card["norm"] == "Linf" else r"$\ell_2$"
-    percents(axes, f"perturbation bound ε ({norm}, pixel range [0, 1])", ACCURACY)
+    percents(axes, f"perturbation bound ε ({norm}, pixel range [0, 1])")
     columns, title = ("what", "epsilon", "accuracy", "low", "high"), "Accuracy against the perturbation bound"
     return sheet.done(caption("radii", card), most=3, name="accuracy-epsilon", title=title, columns=columns)
 
 
 def worst_of_k(card: Card) -> Figure:
     """The share of images on which k draws in a row are right."""
-    sheet = Sheet(1, 1, ONE_COLUMN * 1.2, 2.9)
+    sheet = Sheet(1, 1, style.ONE_COLUMN * 1.2, 2.9)
     [axes] = sheet.axes
     for name, title, look in (("clean", "clean images", ENSEMBLE), ("robust", "attacked images", WORST)):
         found = {int(k): [100 * value[end] for end in INTERVAL] for k, value in card[name]["W"].items()}
@@ -195,11 +177,11 @@ def ladder(card: Card) -> Figure:
     answers = {"A1": "the law; one draw answers", "A_T": f"the law; {card['inference']['T']} draws answer"}
     fresh = [(title, *(100 * card["robust"][key][end] for end in INTERVAL)) for key, title in answers.items()]
     rows = [*known, *fresh, *free]
-    sheet = Sheet(1, 1, ONE_COLUMN * 1.35, 0.9 + 0.32 * len(rows))
+    sheet = Sheet(1, 1, style.ONE_COLUMN * 1.35, 0.9 + 0.32 * len(rows))
     [axes], sheet.rows = sheet.axes, [*rows]
     for place, (_, mean, low, high) in enumerate(rows):
-        axes.plot([low, high], [place, place], color=BLACK, linewidth=1)
-        axes.plot([mean], [place], color=BLACK, marker="o")
+        axes.plot([low, high], [place, place], color=style.BLACK, linewidth=1)
+        axes.plot([mean], [place], color=style.BLACK, marker="o")
     axes.set_yticks(range(len(rows)), [title for title, *_ in rows])
     axes.invert_yaxis()
     axes.set(xlabel="accuracy under attack (%)", xlim=(-2, 102))

@@ -12,6 +12,7 @@ from graddiv import store
 from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
+from graddiv.report.published import PaperValues, Publication
 from graddiv.runs import CHECKLIST, Run
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
@@ -110,52 +111,15 @@ def titles(runs: Sequence[ReportRun]) -> dict[ReportRun, str]:
     return names
 
 
-class PublishedValue(NamedTuple):
-    """A published accuracy, in percent."""
-
-    mean: float
-    std: float | None = None  #: over its runs; where none is given, None
-    commented: bool = False  #: whether it stands in the source of the publication alone, as a comment
-
-    def __str__(self) -> str:
-        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "") + "†" * self.commented
-
-
-class NothingPublished:
-    """Values of a publication that stand beside ours: here none.  `paper.published` says what its methods return."""
-
-    def __init__(self, data: str, training_epsilon: float) -> None:
-        """`training_epsilon` is the radius of our adversarial training; 0 where there was none."""
-
-    def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
-        return None
-
-    def curve(self, method: str, attack: str, n: int | None) -> list[tuple[float, float]]:
-        return []
-
-    def epsilons(self) -> list[float]:
-        return []
-
-    def said(self, figure: str, epsilon: float) -> str:
-        return ""
-
-    def origin(self) -> str:
-        return ""
-
-
-Published = Callable[[str, float], NothingPublished]
-"""(data set, radius of our adversarial training) -> the values that stand beside ours."""
-
-
 @dataclass(frozen=True, eq=False)
 class Comparison:
     """The runs that one table, figure or page compares, in its order of methods."""
 
     runs: tuple[ReportRun, ...]
     scale: str  #: at which ours were obtained: stands beside every number of ours
-    publication: Published = NothingPublished
+    publication: Publication = PaperValues
 
-    def published(self, run: ReportRun) -> NothingPublished:
+    def published(self, run: ReportRun) -> PaperValues:
         """Values of the publication at the radii that correspond to those of a run."""
         return self.publication(run.data, run.epsilon or 0.0)
 

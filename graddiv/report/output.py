@@ -92,9 +92,8 @@ def draws(
             if made is None:
                 raise GradDivError(f"no run has the records that {name} is made of: 'graddiv {command}' makes them")
             shown = made.title or title.format(data=comparison.data_title)
-            return replace(
-                made, name=made.name or name, title=shown, columns=made.columns or tuple(columns.split(", "))
-            )
+            named = made.columns or tuple(columns.split(", "))
+            return replace(made, name=made.name or name, title=shown, columns=named)
 
         RENDERERS[name] = drawn
         if of is not None:
@@ -104,26 +103,22 @@ def draws(
     return register
 
 
-# Files
-
-
 def save(what: Drawn, directory: Path) -> list[Path]:
     """Write all forms of a table (md, tex, csv) or of a figure (svg, pdf, png, csv)."""
     store.make_directory(directory)
-    files = {directory / name: content for name, content in drawn_files(what).items()}
-    for path, content in files.items():
-        store.write(path, content)
-    return list(files)
+    files = drawn_files(what)
+    for name, content in files.items():
+        store.write(directory / name, content)
+    return [directory / name for name in files]
 
 
 def drawn_files(what: Drawn) -> dict[str, bytes]:
     """The files of a table or figure by name."""
-    files: dict[str, bytes] = {}
+    files = {".csv": csv_text(what.columns, what.rows).encode()}
     if isinstance(what, Figure):
-        files = {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
+        files |= {f".{form}": image(what, form) for form in ("svg", "pdf", "png")}
     if isinstance(what, Table):
-        files = {".md": markdown(what).encode(), ".tex": latex(what).encode()}
-    files[".csv"] = csv_text(what.columns, what.rows).encode()
+        files |= {".md": markdown(what).encode(), ".tex": latex(what).encode()}
     if isinstance(what, Table) and what.numbers:
         files["-numbers.csv"] = csv_text(what.number_columns, what.numbers).encode()
     return {f"{what.name}{end}": content for end, content in files.items()}
@@ -195,9 +190,6 @@ def latex_text(text: str) -> str:
     return _LATEX.sub(lambda found: LATEX[found[0]], text)
 
 
-# Numbers and sentences as the page writes them
-
-
 def data_uri(kind: str, content: bytes) -> str:
     """A file inside the page."""
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
@@ -242,14 +234,11 @@ def number(value: float) -> str:
     return "0" if abs(value) < 1e-6 else f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
 
 
-# Templates
-
-_FILTERS = (prose, legible, percent, bound, listed, number)
 _PAGES = jinja2.Environment(
     loader=jinja2.PackageLoader("graddiv", "report"), undefined=jinja2.StrictUndefined, autoescape=True,
     trim_blocks=True, lstrip_blocks=True,
 )  # fmt: skip
-_PAGES.filters |= {f.__name__: f for f in _FILTERS}
+_PAGES.filters |= {f.__name__: f for f in (prose, legible, percent, bound, listed, number)}
 _PAGES.globals |= {"titles": titles, "version": __version__}
 _CAPTIONS = _PAGES.overlay(autoescape=False, trim_blocks=False)
 

@@ -18,7 +18,8 @@ from pydantic import BaseModel, ConfigDict
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import Record
-from graddiv.report.comparison import Comparison, NothingPublished, Published, load_run, validated
+from graddiv.report.comparison import Comparison, load_run, validated
+from graddiv.report.published import PaperValues, Publication
 from graddiv.runs import CHECKLIST, Run
 
 PLAN = "plan.json"
@@ -29,18 +30,20 @@ UNPACKED = ".unpacked"  #: in a directory of unpacked runs: the sha256 of the ar
 NO_DATE = (1980, 1, 1, 0, 0, 0)  #: equal runs give equal bytes
 
 
-class _Part(BaseModel):
+class Part(BaseModel):
+    """What is read from a file, and has no other fields."""
+
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class PlannedRun(_Part):
+class PlannedRun(Part):
     """A run of the report."""
 
     path: str  #: its directory, as seen from that of the plan
     title: str  #: its name in tables and legends
 
 
-class PlannedItem(_Part):
+class PlannedItem(Part):
     """One table or figure."""
 
     name: str  #: of its files
@@ -49,7 +52,7 @@ class PlannedItem(_Part):
     about: str = ""  #: what it looks into, where a report has several of its kind; stands before its title
 
 
-class Plan(_Part):
+class Plan(Part):
     """A report before it is drawn."""
 
     format: int = FORMAT
@@ -84,7 +87,7 @@ class Plan(_Part):
 class PlanReader:
     """Reads the records of a plan, each file once."""
 
-    def __init__(self, plan: Plan, published: Published = NothingPublished) -> None:
+    def __init__(self, plan: Plan, published: Publication = PaperValues) -> None:
         self.plan, self.published = plan, published
         self._read = cache(Record.load)
 
@@ -94,8 +97,7 @@ class PlanReader:
         for item in items:
             for run, files in item.records.items():
                 named.setdefault(run, {}).update(dict.fromkeys(files))
-        unknown = [run for run in named if run not in self.plan.runs]
-        if unknown:
+        if unknown := [run for run in named if run not in self.plan.runs]:
             raise GradDivError(f"the plan names records of the run {unknown[0]!r}, which is none of its runs")
         runs = [(self.plan.runs[name], list(files)) for name, files in named.items()]
         found = [load_run(Path(run.path), run.title, files, self._read) for run, files in runs]
@@ -122,7 +124,7 @@ def archive(plan: Plan, directory: Path, *, networks: bool | Collection[str] = T
 
 
 def copy_run(source: Run, target: Run, records: Iterable[str] = (), *, network: bool = True) -> list[Path]:
-    """Copy a finished run without its optimizer, with these records but no images; returns files."""
+    """Copy a finished run without its optimizer, with these records but no images; return the files."""
     written = [_copy_record(source.records / name, target.records / name) for name in records]
     if network and source.last_checkpoint.exists():
         written += _copy_network(source, target)
@@ -138,11 +140,11 @@ def _copy_record(source: Path, target: Path) -> Path:
     store.make_directory(target.parent)
     if source.name == CHECKLIST:
         store.write(target, store.read(source))
-        return target
-    arrays, description = store.read_arrays(source)
-    if description.get("kind", "attack") == "attack" and "images" in arrays:
-        arrays = {**arrays, "images": arrays["images"][:0]}
-    store.write_arrays(target, arrays, description)
+    else:
+        arrays, description = store.read_arrays(source)
+        if description.get("kind", "attack") == "attack" and "images" in arrays:
+            arrays = {**arrays, "images": arrays["images"][:0]}
+        store.write_arrays(target, arrays, description)
     return target
 
 

@@ -1,4 +1,4 @@
-"""The paper's tables from our records, with its own values beside ours."""
+"""Tables from our records: the paper's, with its own values beside ours, and every defense of the zoo in a row."""
 
 import math
 from collections import Counter
@@ -9,10 +9,12 @@ import numpy as np
 
 from graddiv import records
 from graddiv.errors import GradDivError
+from graddiv.experiment.cost import work_of_steps
 from graddiv.recipes import title
-from graddiv.records import PAPER_ROWS, PAPERS_TOTAL, GradientNoiseRecord, Row, Summary
-from graddiv.report.comparison import Comparison, PublishedValue, ReportRun, curves, is_eot, titles
+from graddiv.records import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL, GradientNoiseRecord, Interval, Row, Summary
+from graddiv.report.comparison import Comparison, ReportRun, curves, is_eot, titles
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Found, Table, bound, caption, draws
+from graddiv.report.published import PublishedValue
 
 Value = TypeVar("Value")
 
@@ -96,9 +98,6 @@ def _attack_caption(comparison: Comparison, deciding: Mapping[str, str | None], 
     counts = {of[0].title: len({r.label for r in of[0].attacks} & {*PAPER_ROWS}) for of in comparison.groups}
     named = {title: attack for title, attack in deciding.items() if attack}
     return caption("attack-table", comparison, examples, repeats, iterations, named, counts, len(PAPER_ROWS), *words)
-
-
-# Against epsilon
 
 
 class Line(NamedTuple):
@@ -233,9 +232,6 @@ def accuracy_summary(comparison: Comparison) -> Table | None:
     )
 
 
-# Of measurements
-
-
 @draws("checklist", "Signs of gradients that hide, {data}", "behaviour, method, verdict, evidence")
 def checklist_table(comparison: Comparison) -> Table | None:
     """The behaviors of obfuscated gradients: for each run the verdict and the numbers behind it."""
@@ -271,9 +267,6 @@ def gradient_noise_table(comparison: Comparison, found: Found[GradientNoiseRecor
     return Table(rows=tuple(rows), caption=caption("gradient-noise", comparison, n, ENOUGH))
 
 
-# What tables share
-
-
 def pooled_rows(group: Sequence[ReportRun]) -> dict[str, Row]:
     """The rows of one method by label, over its trainings; rows that not all of them have are left out."""
     of_runs = [{row.label: row for row in records.table(run.attacks)} if run.attacks else {} for run in group]
@@ -303,3 +296,87 @@ def _numbers(value: Summary | None) -> tuple[object, ...]:
     if value is None:
         return ("",) * len(NUMBERS)
     return (value.mean, value.std if value.std > 0 else "", value.repeats, *value.interval)
+
+
+CERTIFIED_AT = 0.25  #: the l_2 radius, in pixel units, at which certified accuracy is shown
+PROXY = "*"  #: behind an accuracy that was attacked with the gradient of a stand-in
+STRONG = ("SPGD", "ARC")  #: attacks for diverse gradients, of which the one that does best is shown
+
+#: Columns of accuracies: what the adversary of PGD knows -> the row of the table of attacks.
+ADVERSARIES = {
+    "clean": "clean",
+    "fixed draw": "PGD",
+    "fresh draws": "EOT^1-PGD",
+    "mean of draws": "EOT-PGD",
+    "paper's Total": PAPERS_TOTAL,
+    "all attacks": ALL_TOTAL,
+    "strong": "",
+}
+
+
+@draws("zoo-table", by="reproduce zoo")
+def zoo_table(comparison: Comparison) -> Table | None:
+    """Accuracy by what the adversary knows, concentration, what randomness buys, certificates and training cost."""
+    attacked, groups = comparison.attacks, comparison.groups
+    if not attacked:
+        return None
+    epsilon = the_only("epsilon", (r.epsilon for r in attacked))
+    cheapest = min(work_of_steps(run.experiment) for run in comparison.runs)
+    body, numbers, totals = [], [], dict[str, Interval]()
+    for group in groups:
+        name, found = group[0].title, pooled_rows(group)
+        values = _zoo_values(group, found, cheapest)
+        body.append((name, *(_zoo_text(group, column, value) for column, value in values.items())))
+        numbers += [(name, column, "" if value is None else value) for column, value in values.items()]
+        totals |= {name: found[ALL_TOTAL].accuracy.interval} if ALL_TOTAL in found else {}
+    first = next(iter(totals), "") if len(totals) > 1 else ""  # which gains over it survive an adversary that knows
+    words = {
+        "examples": {r.examples for run in comparison.runs for r in run.attacks},
+        "repeats": {len({r.repeat for r in run.attacks}) for run in comparison.runs},
+        "first": first,
+        "above": [name for name, interval in totals.items() if first and interval.low > totals[first].high],
+        "radii": sorted({record.epsilon for _, record in comparison.with_measurement(records.TransferRecord)}),
+        "certified_at": CERTIFIED_AT,
+        "proxy": PROXY if any(r.proxy_gradient for r in attacked) else "",
+    }
+    return Table(
+        name="zoo",
+        title=f"Defenses of the literature, {comparison.data_title}, ε = {bound(epsilon)}",
+        columns=("defense", *values),
+        rows=tuple(body),
+        caption=caption("zoo-table", comparison, **words),
+        number_columns=("defense", "what", "value"),
+        numbers=tuple(numbers),
+    )
+
+
+def _zoo_values(group: Sequence[ReportRun], rows: dict[str, Row], cheapest: float) -> dict[str, float | None]:
+    """The numbers of one row; None where there is no record of it, or it makes no sense."""
+    accuracies = {label: 100 * row.accuracy.mean for label, row in rows.items()}
+    strong = [value for label, value in accuracies.items() if label.removeprefix("EOT-").startswith(STRONG)]
+    found = {column: accuracies.get(label) for column, label in ADVERSARIES.items()}
+    concentration = [c for run in group if (c := run.measured(records.ConcentrationRecord))]
+    transfer = [t.accuracies for run in group if (t := run.measured(records.TransferRecord))]
+    proofs = [p for run in group if (p := run.measured(records.CertificateRecord)) and p.sigma > 0]
+    return {
+        **found,
+        "strong": min(strong, default=None),
+        "ρ": _mean([float(np.nanmedian(c.rho_debiased)) for c in concentration]),
+        "own model": _mean([100 * t.own for t in transfer]),
+        "other models": _mean([100 * t.mean for t in transfer]),
+        "certified": _mean([100 * p.accuracy(CERTIFIED_AT) for p in proofs]),
+        "training": float(np.mean([work_of_steps(run.experiment) for run in group])) / cheapest,
+    }
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return float(np.mean(values)) if values else None
+
+
+def _zoo_text(group: Sequence[ReportRun], name: str, value: float | None) -> str:
+    if value is None:
+        of_random_ones = name in ("fresh draws", "mean of draws", "own model", "other models")
+        missing = name != "certified" and (group[0].random or not of_random_ones)
+        return NOT_RUN if missing else NOT_APPLICABLE
+    proxy = name in ADVERSARIES and name != "clean" and any(r.proxy_gradient for run in group for r in run.attacks)
+    return f"{value:.2f}" if name == "ρ" else f"{value:.1f}{PROXY if proxy else '×' if name == 'training' else ''}"

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from graddiv.paper.published import PaperValues
 from graddiv.report.page import render
 from tests.report import fake
 
@@ -96,7 +95,7 @@ class Browser:
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runs = [run.path for run in fake.comparison(tmp_path_factory.mktemp("runs")).runs]
     plan = fake.plan(runs, "accuracy-epsilon", "scatter", "kappa")
-    return render(plan, tmp_path_factory.mktemp("report"), PaperValues)[0]
+    return render(plan, tmp_path_factory.mktemp("report"))[0]
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,6 @@ from typer.testing import CliRunner
 
 from graddiv.cli import app
 from graddiv.errors import GradDivError
-from graddiv.paper.published import PaperValues
 from graddiv.report.page import render
 from tests.report import fake
 
@@ -30,7 +29,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.mark.slow
 def test_a_report_is_drawn_again_with_the_same_bytes(runs: list[Path], tmp_path: Path) -> None:
-    render(fake.plan(runs), tmp_path / "out", PaperValues)
+    render(fake.plan(runs), tmp_path / "out")
     before = files(tmp_path / "out")
     for name in before:
         if name != "plan.json":

@@ -17,7 +17,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """run(*words) runs `graddiv` in an empty directory, where every data set has twelve images."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("graddiv.data.load", loader(12))
-    monkeypatch.setattr("graddiv.cli.train._check_data", lambda *_: None)  # there are no files
+    monkeypatch.setattr("graddiv.data.files.locate", lambda *_: tmp_path)  # there are no files
     monkeypatch.setattr("graddiv.performance.keep_memory", lambda: True)  # not for the other tests of this process
 
     return invoke

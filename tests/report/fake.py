@@ -41,12 +41,12 @@ from graddiv.evaluation.target import KEPT_IMAGES, Examples
 from graddiv.experiment import Experiment
 from graddiv.geometry import L2
 from graddiv.networks import Dirac, bayesian
-from graddiv.paper.published import PaperValues
 from graddiv.recipes import recipe, title
-from graddiv.report.choose import Choices, plan_for
 from graddiv.report.closeups import Grid, grid_of
 from graddiv.report.comparison import CHECKLIST, Comparison, ReportRun, load_run
+from graddiv.report.page import Choices, plan_for
 from graddiv.report.plan import ATTACK_TABLE, Plan
+from graddiv.report.published import PaperValues
 from graddiv.report.tables import attack_table
 from graddiv.runs import Log
 from graddiv.seeding import isolated

@@ -12,8 +12,7 @@ from graddiv.evaluation import attack_all, cells, target_of
 from graddiv.evaluation.run import Session
 from graddiv.recipes import recipe
 from graddiv.records import AttackRecord
-from graddiv.report.choose import Choices, plan_for
-from graddiv.report.page import render
+from graddiv.report.page import Choices, plan_for, render
 from graddiv.report.plan import PACKED, RUNS, Plan, archive, copy_run
 from graddiv.runs import Run
 from graddiv.training import train

@@ -14,8 +14,8 @@ from graddiv.evaluation import Cell
 from graddiv.evaluation.jobs import loss_increase_job
 from graddiv.recipes import recipe
 from graddiv.records import Record
-from graddiv.report.choose import Choices, plan_for
 from graddiv.report.output import RENDERERS
+from graddiv.report.page import Choices, plan_for
 from graddiv.report.plan import Plan, PlanReader
 from tests.report import fake
 

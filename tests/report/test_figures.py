@@ -18,7 +18,7 @@ from graddiv.evaluation import Cell
 from graddiv.records import ConcentrationRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, ReportRun, titles
-from graddiv.report.figures import training
+from graddiv.report.figures import gradients
 from graddiv.report.output import RENDERERS, Figure, csv_text, image, save
 from graddiv.report.style import Sheet
 from tests.report import fake
@@ -389,7 +389,7 @@ def test_a_shared_first_stage_shows_both(comparisons: dict[str, Comparison]) -> 
     _, plain, _ = comparisons["training-concentration"].runs
     (axes,) = Sheet(1, 1, 3.0, 2.0).axes
     again = fake.retrained(plain, seed=1)
-    points = training.plot_measure(axes, [plain, again], "R_mean")
+    points = gradients.plot_measure(axes, [plain, again], "R_mean")
     under, over, stripes = axes.get_lines()[:3]
     assert len(points) == 2 * len(under.get_xdata())
     assert (stripes.get_color(), over.get_color()) == tuple(look.colour for look in style.looks(["adv-bnn"] * 2))

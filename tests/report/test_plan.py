@@ -13,7 +13,6 @@ import pytest
 from graddiv.attacks import PGD
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
-from graddiv.paper.published import PaperValues
 from graddiv.recipes import recipe
 from graddiv.records import Record
 from graddiv.report.page import render
@@ -129,7 +128,7 @@ def test_each_file_is_read_once(tree: Path, monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_other_records_beside_those_of_the_plan_change_no_byte(tree: Path) -> None:
     plan = Plan.load(tree / "report")
-    render(plan, tree / "report", PaperValues)
+    render(plan, tree / "report")
     before = files(tree / "report")
     rng = np.random.default_rng(0)
     for path in (tree / "runs").iterdir():
@@ -148,7 +147,7 @@ def test_other_records_beside_those_of_the_plan_change_no_byte(tree: Path) -> No
         few = fake.target(run.path.name, run.experiment, examples=7)
         fake.write_attack(path, few, Cell(PGD(m=3), "eot", 10, 0.2, 0), rng)
         assert len(fake.everything(path).attacks) == len(run.attacks) + 8
-    render(Plan.load(tree / "report"), tree / "report", PaperValues)
+    render(Plan.load(tree / "report"), tree / "report")
     assert files(tree / "report") == before
 
 

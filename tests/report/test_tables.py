@@ -10,8 +10,9 @@ import pytest
 from graddiv.attacks import FGSM, PGD
 from graddiv.errors import GradDivError
 from graddiv.records import GradientNoiseRecord, table
-from graddiv.report.comparison import Comparison, NothingPublished, ReportRun, curves
+from graddiv.report.comparison import Comparison, ReportRun, curves
 from graddiv.report.output import NOT_APPLICABLE, NOT_RUN, Table, drawn_files, latex, latex_text, markdown, save
+from graddiv.report.published import PaperValues
 from graddiv.report.tables import accuracy_summary, accuracy_table, attack_table, checklist_table, gradient_noise_table
 from tests.report import fake
 
@@ -60,7 +61,7 @@ def test_the_papers_values_stand_beside_ours_and_are_marked(comparison: Comparis
     assert "*93.88*" in markdown(made)
     assert r"\textit{93.88}" in latex(made)
     assert "whole MNIST" in made.caption
-    without = attack_table(replace(at_02, publication=NothingPublished))
+    without = attack_table(replace(at_02, publication=lambda data, radius: PaperValues("unknown", radius)))
     assert not without.published
     assert "paper's values" not in without.caption
 

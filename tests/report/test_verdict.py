@@ -10,11 +10,10 @@ import pytest
 
 from graddiv import records
 from graddiv.records import ConcentrationRecord
-from graddiv.report.closeups import Grid
+from graddiv.report.closeups import Grid, Paired, Verdict, crossing, verdict
 from graddiv.report.comparison import Comparison
 from graddiv.report.output import fill
 from graddiv.report.tables import attack_table
-from graddiv.report.verdict import Paired, Verdict, crossing, verdict
 from tests.report import fake
 
 

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from graddiv.records import Summary
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
-from graddiv.report.figures.training import MEASURES, last_values, plot_measure, turn_entries
+from graddiv.report.figures.gradients import MEASURES, last_values, plot_measure, turn_entries
 from graddiv.report.output import Figure, caption, draws, listed
 from graddiv.report.style import Look, Sheet, log_ticks, looks_of, percents
 
@@ -103,8 +103,6 @@ def compared_at(swept: Curves, vary: str) -> str:
     return f"At {vary} = {x:.4g}: {listed([f'{name} {100 * mean:.1f} %' for mean, name in found])}."
 
 
-# Against epsilon
-
 MARGIN = 0.2  #: beside the curves, where the distance of two radii is 1
 PGD = "attack RUN --attacks pgd --modes eot"  #: the command that makes its records
 BOUND = "Accuracy under EOT-PGD against the perturbation bound"
@@ -167,8 +165,6 @@ def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float])
     for epsilon in training:
         axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
 
-
-# Against what an attack spends
 
 PAPERS_N = (1, 5, 10, 20)  #: numbers of sample models for which the paper has values of EOT-PGD
 SPGD = "attack RUN --attacks spgd --modes eot --n 4 --m 100,400"
@@ -238,8 +234,6 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
     columns = (*COLUMNS.split(", "), *(["epsilon"] if several else []))
     return sheet.done(caption("sensitivity", comparison, seen, vary, papers, said), columns=columns)
 
-
-# Against lambda, and for each regularizer
 
 LAMS = ("Sensitivity to the weight of GradDiv", "quantity, epsilon, lam, value, low, high")
 VARIANTS = ("The regularizers compared", "method, lam, measure, x, value, low, high")

@@ -80,10 +80,13 @@ def boundary(comparison: Comparison, found: Found[BoundaryRecord]) -> Figure:
     sheet = Sheet(down * len(found), across, style.TWO_COLUMNS, height, sharex=True, sharey=True)
     names, shares = titles([run for run, _ in found]), {}
     for place, (run, record) in enumerate(found):
-        regions, c, reach = record.regions[0], np.array(record.coordinates), _reach(record)
+        regions, c = record.regions[0], np.array(record.coordinates)
+        first, second = record.axes[0].reshape(2, -1).astype(float)
+        # the linf length of c_i axis_1 + c_j axis_2, over epsilon
+        reach = np.abs((c[:, None] * first)[:, None] + c[:, None] * second).max(-1) / float(record.epsilon)
         own = sheet.axes[place * down * across : (place + 1) * down * across]
-        for line in range(1, down):
-            own[line * across + across - 1].set_visible(False)
+        for below in own[2 * across - 1 :: across]:  # below the ensemble
+            below.set_visible(False)
         for which in [*range(models), -1]:
             line, column = (0, across - 1) if which < 0 else divmod(which, PER_ROW)
             ax = own[line * across + column]
@@ -92,24 +95,14 @@ def boundary(comparison: Comparison, found: Found[BoundaryRecord]) -> Figure:
             ax.set_title(name)
             if place == len(found) - 1 and line == down - 1:
                 ax.set_xlabel("1st direction")
-            points = np.ndenumerate(regions[which])
-            sheet.rows += [
-                (run.method, run.lam, name, float(c[i]), float(c[j]), int(value)) for (i, j), value in points
-            ]
+            for (i, j), value in np.ndenumerate(regions[which]):
+                sheet.rows.append((run.method, run.lam, name, float(c[i]), float(c[j]), int(value)))
         inside, shown = regions[:-1, reach <= 1 + 1e-6], regions[:-1].reshape(len(regions) - 1, -1)
         shares[names[run]] = _disagreement(inside), _disagreement(shown)
         own[0].set_ylabel(names[run].replace(" + ", "\n+ ") + "\n2nd direction")
     for k in sorted({int(c) for _, record in found for c in np.unique(record.regions[0])}):
         sheet.entry(Look(CLASSES[k % len(CLASSES)], "s", "none"), f"class {k}", markersize=6)
     return sheet.done(caption("boundary", comparison, found[0][1], shares), most=10)
-
-
-def _reach(record: BoundaryRecord) -> Float[np.ndarray, "g g"]:
-    """The linf length of c_i axis_1 + c_j axis_2, over epsilon."""
-    first, second = record.axes[0].reshape(2, -1).astype(float)
-    c = np.array(record.coordinates)[:, None]
-    lengths: np.ndarray = np.abs((c * first)[:, None] + c * second).max(-1) / float(record.epsilon)
-    return lengths
 
 
 def _disagreement(answers: Integer[np.ndarray, "models points"]) -> float:

@@ -6,18 +6,15 @@ trained at 0.3, stands beside 0.2533 of a network that was trained at 0.2, and b
 
 import csv
 import math
+from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
-from typing import Any
-
-from graddiv.report.comparison import NothingPublished, PublishedValue
+from typing import Any, NamedTuple
 
 TABLE1_DATA, TABLE1_EPSILON, TABLE1_N = "cifar10", 8 / 255, 10  #: what the paper's Table 1 is of; n of its EOT rows
 TRAINED_AT = {"mnist": 0.3, "cifar10": 8 / 255, "stl10": 0.03}  #: the radius of the paper's adversarial training
 STANDS_FOR = {"mnist-mini": "mnist"}  #: data sets the paper does not know, and the nearest of its own
 CLOSE = 1e-4  #: relative tolerance of radii: file names keep six digits
-
-
 NUMBERS = {"mean": float, "std": float, "accuracy": float, "epsilon": float, "value": float, "n": int}
 
 
@@ -36,8 +33,19 @@ def rows(name: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-class PaperValues(NothingPublished):
-    """The paper's values for one data set, at the radii that correspond to ours."""
+class PublishedValue(NamedTuple):
+    """A published accuracy, in percent."""
+
+    mean: float
+    std: float | None = None  #: over its runs; where none is given, None
+    commented: bool = False  #: whether it stands in the source of the publication alone, as a comment
+
+    def __str__(self) -> str:
+        return f"{self.mean:.2f}" + (f" ± {self.std:.2f}" if self.std is not None else "") + "†" * self.commented
+
+
+class PaperValues:
+    """The paper's values for one data set, at the radii that correspond to ours; none if it does not know it."""
 
     def __init__(self, data: str, training_epsilon: float) -> None:
         """`training_epsilon` is the radius of our adversarial training; 0 where there was none."""
@@ -101,3 +109,7 @@ class PaperValues(NothingPublished):
         wanted = (self.data, method, attack)
         of_row = [row for row in rows("supplement") if (row["data"], row["method"], row["attack"]) == wanted]
         return [(row["epsilon"], row["accuracy"]) for row in of_row if row["n"] in (None, n)]
+
+
+Publication = Callable[[str, float], PaperValues]
+"""(data set, radius of our adversarial training) -> the values that stand beside ours."""
