@@ -332,11 +332,6 @@ def test_an_override_may_be_for_a_section_that_an_entry_adds() -> None:
     assert "Adv-BNN + GradDiv from scratch" in {run.title for run, _ in runs}
 
 
-@pytest.mark.parametrize("former", ["study-adversarial", "study-scratch"])
-def test_former_names_of_targets_still_work(former: str) -> None:
-    assert entries_of(former) == entries_of("study-variants")
-
-
 @pytest.mark.parametrize("target", ["rotation", "demo"])
 def test_an_override_that_no_recipe_takes_is_told_once(target: str) -> None:
     told = r"^--set 'pni.scale=1': [^\n]* no section pni, expected one of adversary, data, [^\n]*network[^\n]*training$"

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import graddiv.report.page  # noqa: F401  registers what is drawn
 from graddiv.errors import GradDivError
 from graddiv.paper.entries import STUDY, ZOO, Entry, Render
-from graddiv.paper.published import PaperValues
 from graddiv.paper.shipped import shipped
 from graddiv.recipes import title
 from graddiv.report.comparison import Comparison, load_run
 from graddiv.report.output import RENDERERS, save
 from graddiv.report.plan import Plan, PlannedItem, PlanReader
+from graddiv.report.published import PaperValues
 
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS.parent / "results"

@@ -52,7 +52,6 @@ class Entry(Part):
     title: str
     data: str = "mnist"
     methods: tuple[str, ...] = ()  #: "METHOD SETTING ...": what it compares, with changes of the recipe
-    found: tuple[str, ...] = ()  #: titles of further runs, trained by hand: drawn where they are found
     renders: tuple[Render, ...]
     seeds: tuple[int, ...] = ()  #: each run is trained once for each; the recipe's own if there are none
     settings: tuple[str, ...] = ()  #: changes of all recipes that have such a section, as --set has them
@@ -64,7 +63,6 @@ class Entry(Part):
     about: str | None = None  #: what it looks into, where it is one of several; its title if not given
     apart: bool = False  #: whether it is no part of a target of several entries
     networks: tuple[str, ...] = ()  #: titles of the runs whose trained networks its archive keeps
-    former: tuple[str, ...] = ()  #: earlier names of it
 
     @property
     def needs(self) -> tuple[Need, ...]:
@@ -114,7 +112,7 @@ STUDY, (ZOO,) = _SECTIONS["study"], _SECTIONS["zoo"]
 
 def targets() -> dict[str, tuple[Entry, ...]]:
     """What can be reproduced: the demo, every table and figure alone, the study, and all of a data set."""
-    alone = [entry for entry in (*STUDY, ZOO) if not entry.found]
+    alone = (*STUDY, ZOO)
     return {
         "demo": DEMO,
         "mnist-study": tuple(entry for entry in alone if not entry.apart and entry is not ZOO),
@@ -127,7 +125,6 @@ def targets() -> dict[str, tuple[Entry, ...]]:
 def entries_of(target: str) -> tuple[Entry, ...]:
     """The entries of a target."""
     known = targets()
-    found = known | {name: known[entry.name] for entry in STUDY for name in entry.former}
-    if target not in found:
+    if target not in known:
         raise unknown("target", target, known)
-    return found[target]
+    return known[target]

@@ -272,16 +272,16 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
     for run in sorted(named, key=lambda run: run.experiment.seed):
         title = title_of(run.experiment)
         by_title.setdefault(title, {})[run.path.name] = ComparedRun(run.experiment, title, BUDGETS["scale"][scale])
-    compared = []
+    compared, kept = [], set[str]()
     for entry in entries:
-        titles = dict.fromkeys([*(title for _, title in entry.experiments(scale, seeds=[0])), *entry.found])
+        titles = dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0]))
         wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
         seeds = entry.seeds
         compared.append((entry, {n: r for n, r in wanted.items() if not seeds or r.experiment.seed in seeds}))
+        kept |= {name for name, run in compared[-1][1].items() if run.title in entry.networks}
     plan = _plan(compared, runs, scale, made_only=True)
     plan = plan.model_copy(update={"title": STUDY_TITLE}) if entries == STUDY else plan
-    kept = {title for entry in entries for title in entry.networks}
-    return plan, {name for name, run in plan.runs.items() if run.title in kept}
+    return plan, kept & plan.runs.keys()
 
 
 STUDY_TITLE = "The paper's MNIST findings, re-tested"

@@ -57,13 +57,11 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
         usual = usual or recipe(f"{experiment.data.name}/{experiment.method}", experiment.scale)
     except GradDivError:  # not one of ours
         return title(experiment.method)
-    start = experiment.network.start
-    second_stage = bool(experiment.stages) or start is not None
+    second_stage = bool(experiment.stages) or experiment.network.start is not None
     name = title(experiment.method) + (" from scratch" if usual.stages and not second_stage else "")
     theirs = _traits(usual, -1 if second_stage else 0)
     different = [text for key, text in _traits(experiment).items() if theirs.get(key, text) != text]
-    steeper = ["one filter made steeper"] if start is not None and "steep-filter" in start.path else []
-    return ", ".join([name, *different, *steeper])
+    return ", ".join([name, *different])
 
 
 def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
@@ -74,7 +72,9 @@ def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
     if adversary is not None:
         told |= {"n": f"trained against {adversary.n} draws", "m": f"trained against {adversary.m} steps"}
     if R is not None:
-        told |= {"lam": f"λ = {R.lam:g}", "at": f"R at the {R.at} x"}
+        told |= {"lam": f"λ = {R.lam:g}", "at": f"R at the {R.at} x", "gradients": f"R of {R.n} gradients"}
+    if experiment.stages:
+        told["first"] = f"first stage of {experiment.schedule[0].epochs} epochs"
     return told
 
 
