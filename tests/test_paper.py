@@ -80,7 +80,7 @@ def test_every_entry_names_what_exists() -> None:
         assert {render.draw for render in entry.renders} <= set(RENDERERS), entry.name
         assert {need.name for need in entry.needs} <= needs, entry.name
         for scale in entry.scales:
-            assert entry.experiments(scale) or entry.found
+            assert entry.experiments(scale)
     assert set(targets()) == {
         "demo",
         "mnist",
@@ -88,7 +88,7 @@ def test_every_entry_names_what_exists() -> None:
         "stl10",
         "mnist-study",
         "zoo",
-        *(e.name for e in STUDY if not e.found),
+        *(e.name for e in STUDY),
         *ENTRIES,
     }
 
@@ -158,7 +158,7 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
 
 @pytest.mark.slow
 def test_items_of_several_entries_say_what_they_look_into() -> None:
-    alone = Request(entries_of("study-longer"), "quick").report(Path("runs"))
+    alone = Request(entries_of("study-short"), "quick").report(Path("runs"))
     assert {item.about for item in alone.items} == {""}
     study = Request(entries_of("mnist-study"), "quick").report(Path("runs"))
     abouts = [item.about for item in study.items if item.renderer == "accuracy-epsilon"]
@@ -327,8 +327,8 @@ def test_an_override_is_for_the_recipes_that_have_its_section(override: str, tak
 
 
 def test_an_override_may_be_for_a_section_that_an_entry_adds() -> None:
-    runs = Request(entries_of("study-variants"), "quick", overrides=["graddiv.lam=3"]).needs().values()
-    assert {run.experiment.lam for run, _ in runs} == {3}
+    runs = Request(entries_of("study-whole"), "quick", overrides=["graddiv.lam=3"]).needs().values()
+    assert {run.experiment.lam for run, _ in runs} == {0, 3}
     assert "Adv-BNN + GradDiv from scratch" in {run.title for run, _ in runs}
 
 
@@ -348,7 +348,7 @@ def test_every_training_of_the_study_has_a_label_of_its_own() -> None:
     planned = tasks_of(Request(entries_of("mnist-study"), "quick"), Path("runs"))
     labels = [task.label for task in planned]
     assert len(set(labels)) == len(labels)
-    assert "train Adv-BNN + GradDiv from scratch on mnist (lambda 1)" in labels
+    assert "train Adv-BNN + GradDiv, first stage of 12 epochs on mnist (lambda 1)" in labels
     assert "measure suite (close) of Adv-BNN on mnist" in labels
 
 
@@ -392,7 +392,7 @@ def test_budgets_grow_at_four_radii() -> None:
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_adversary_of_training_is_that_of_the_recipe(n: int) -> None:
-    request = Request(entries_of("study-longer"), "quick", overrides=[f"stages.0.adversary_n={n}"])
+    request = Request(entries_of("study-short"), "quick", overrides=[f"stages.0.adversary_n={n}"])
     for plan, _ in request.needs().values():
         clean, cell = plan.cells("of-training")
         assert clean.attack is None

@@ -204,9 +204,9 @@ def log(rng: np.random.Generator, rho: float, settings: Experiment) -> list[dict
         regularized = {"graddiv": 0.01, "lam": settings.lam} if epoch and stages[epoch - 1].graddiv else {}
         c = (0.8 + (rho**2 - 0.8) * epoch / settings.epochs) * rng.uniform(0.9, 1.1)
         measures = {"R_kappa": 3 * c / (1 - c * 0.9), "R_mean": c, "R_dpp": 2 * c**2, "R_max": c**0.7}
-        found = {"usable": 1.0, **measures, "R_smoothmax": 1.8 + c, "rho": c**0.5, "norm": 1.0}
+        found = {"usable": 1.0, **measures, "R_smoothmax": 1.8 + c, "rho": c**0.5, "rho_error": 0.01, "norm": 1.0}
         parts = {"loss": 2.0 / max(1, epoch), "adversarial": 1.0, "kl": 0.1, **regularized} if epoch else {}
-        speed = {"images_per_second": 200.0} if epoch else {}
+        speed = {"sigma": {"0.weight": [0.05, 0.05]}, "images_per_second": 200.0} if epoch else {}
         lines.append({"event": "epoch", "epoch": epoch, **parts, **found, **speed})
     return lines
 
