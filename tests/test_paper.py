@@ -329,7 +329,7 @@ def test_an_override_is_for_the_recipes_that_have_its_section(override: str, tak
 def test_an_override_may_be_for_a_section_that_an_entry_adds() -> None:
     runs = Request(entries_of("study-whole"), "quick", overrides=["graddiv.lam=3"]).needs().values()
     assert {run.experiment.lam for run, _ in runs} == {0, 3}
-    assert "Adv-BNN + GradDiv from scratch" in {run.title for run, _ in runs}
+    assert "Adv-BNN + GradDiv from scratch, trained against 10 steps" in {run.title for run, _ in runs}
 
 
 @pytest.mark.parametrize("target", ["rotation", "demo"])
