@@ -34,7 +34,7 @@ class Adversary:
     random_start: whether it starts from a random point of the ball, not from the original image.
     clean_weight: the weight of the clean loss; the adversarial one has the rest.
     n: fresh sample models at each of its steps, whose mean gradient it follows.  One is what the paper takes; diverse
-        gradients blind such an adversary (docs/findings.md).
+        gradients mislead such an adversary (docs/gotchas.md).
     """
 
     epsilon: NotNegative

@@ -1,6 +1,6 @@
 """Write the tables of a report into pages, anew between `<!-- NAME -->` and `<!-- end -->`.
 
-python scripts/write_tables.py results/mnist-study docs/findings.md docs/study.md
+python scripts/write_tables.py results/mnist-study docs/findings.md
 """
 
 import re

@@ -275,7 +275,10 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
     compared, kept = [], set[str]()
     for entry in entries:
         titles = dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0]))
-        wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
+        found_titles = [title for title in titles if title in by_title]
+        if len(found_titles) < min(2, len(titles)):  # a comparison of one method says nothing yet
+            continue
+        wanted = {name: run for title in found_titles for name, run in by_title[title].items()}
         seeds = entry.seeds
         compared.append((entry, {n: r for n, r in wanted.items() if not seeds or r.experiment.seed in seeds}))
         kept |= {name for name, run in compared[-1][1].items() if run.title in entry.networks}
