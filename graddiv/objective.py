@@ -116,7 +116,7 @@ class Objective(nn.Module):
         x_adv = x if self.adversary is None else self.attacked(self.adversary, x, y, ids, step)
         self.parts = {}
         total = self.task_loss(x, x_adv, y, ids, step)
-        added = self.rules.penalties(self.F, self.examples)
+        added = {**self.rules.penalties(self.F, self.examples)}
         if self.diversity is not None:
             place = self.noisy(x, ids, step) if self.at == "noisy" else x_adv if self.at == "adversarial" else x
             added["graddiv"] = self.diversity(self.F, place, y, step=step, ids=ids)

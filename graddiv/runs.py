@@ -84,13 +84,16 @@ class Run:
         return self.best_checkpoint if self.experiment.training.select == "best" else self.last_checkpoint
 
     def checkpoint(self, epoch: int) -> Path:
+        """The checkpoint that was kept of this epoch."""
         return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
 
     def lock(self) -> AbstractContextManager[None]:
+        """Be the only process that trains here."""
         return store.locked(self.path)
 
     @property
     def is_locked(self) -> bool:
+        """Whether a process is training here now."""
         return store.is_locked(self.path)
 
     def begin(self) -> None:
@@ -112,6 +115,7 @@ class Run:
 
     @cached_property
     def experiment(self) -> Experiment:
+        """The settings it was trained with."""
         if not self.experiment_file.exists():
             raise GradDivError(f"{self.path} is no run directory: 'graddiv train' makes one")
         self.check_format()
@@ -119,6 +123,7 @@ class Run:
 
     @property
     def log(self) -> list[dict[str, Any]]:
+        """The lines of the log so far."""
         return read_log(self.log_file)
 
     @property
@@ -133,6 +138,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
+        """Whether training has ended."""
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
     def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
@@ -174,13 +180,15 @@ def network_of(path: Path) -> dict[str, Tensor]:
 
 
 def at_home(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Settings of a file in `folder`: a relative path to the network to start from is one from there, if it exists."""
+    """Settings of a file in `folder`, with the network to start from where it is found: from there, or beside it."""
     network = values.get("network")
     start = network.get("from") if isinstance(network, dict) else None
     path = start.get("path") if isinstance(start, dict) else start
-    if not isinstance(network, dict) or not isinstance(path, str) or not (folder / path).exists():
+    if not isinstance(network, dict) or not isinstance(path, str) or not path:
         return values
-    there = str(folder / path)
+    beside = folder.parent / Path(path).name  # of runs that were copied together
+    places = [str(folder / path), path, str(beside)]
+    there = next(filter(os.path.exists, places), path)
     return values | {"network": network | {"from": start | {"path": there} if isinstance(start, dict) else there}}
 
 
@@ -257,6 +265,7 @@ class Log:
             return self._file.tell()
 
     def close(self) -> None:
+        """Close the file."""
         self._file.close()
 
 

@@ -49,7 +49,7 @@ def _of_report(entry: Entry, render: Render) -> Shown | None:
     """Of the stored report of the entry's data set: an item of its own, or for the paper's entries one like it."""
     if entry.data != "mnist":
         return None
-    reports = ["zoo"] if entry is ZOO else ["mnist-study", "mnist-12-epochs"]
+    reports = ["zoo"] if entry is ZOO else ["mnist-study"] if entry in STUDY else ["mnist-study", "mnist-12-epochs"]
     return next(filter(None, (_of_stored(RESULTS / report, entry, render) for report in reports)), None)
 
 

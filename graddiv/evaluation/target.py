@@ -93,9 +93,11 @@ class Target:
         return self.data.batch(slice(0, 1))[0].numel()
 
     def first(self, count: int) -> "Target":
+        """The same target on its first `count` examples alone."""
         return self.take(slice(0, count))
 
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
+        """The same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
 
     def job(

@@ -52,9 +52,7 @@ class DataSection(Section):
 class StartSection(Section):
     """The trained network that training starts from."""
 
-    path: (
-        str  #: a run directory, or a safetensors file of parameters by name; in a file it may be relative to that file
-    )
+    path: str  #: a run directory, or a safetensors file of parameters by name; in a file, as seen from there
     sha256: str  #: of its parameters: another network at the same path is refused
 
 

@@ -228,7 +228,7 @@ class Request:
         """Each entry with the runs that it compares.
 
         A network that comes with the package has a directory for each entry that copies it: every demo judges it on
-        other examples, and a copy in half precision must not stand in for a training.
+        other examples, and its copy has no optimizer to go on with.
         """
         found, budget = dict[str, ComparedRun](), self.budget
         of_entries = list[tuple[Entry, Compared]]()
@@ -282,6 +282,8 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
         seeds = entry.seeds
         compared.append((entry, {n: r for n, r in wanted.items() if not seeds or r.experiment.seed in seeds}))
         kept |= {name for name, run in compared[-1][1].items() if run.title in entry.networks}
+    if not compared:
+        raise GradDivError(f"{runs} has no two methods that a table or figure of {target} compares")
     plan = _plan(compared, runs, scale, made_only=True)
     plan = plan.model_copy(update={"title": STUDY_TITLE}) if entries == STUDY else plan
     return plan, kept & plan.runs.keys()

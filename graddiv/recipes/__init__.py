@@ -13,7 +13,7 @@ from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, unknown
 from graddiv.experiment import Experiment, parse
 from graddiv.networks import DEFENSES
-from graddiv.runs import at_home, starting_point
+from graddiv.runs import Run, at_home, starting_point
 
 SCALES = ("paper", "quick", "demo")
 LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)  #: the paper cross-validates lambda over [0.05, 10]
@@ -73,9 +73,18 @@ def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
         told |= {"n": f"trained against {adversary.n} draws", "m": f"trained against {adversary.m} steps"}
     if R is not None:
         told |= {"lam": f"λ = {R.lam:g}", "at": f"R at the {R.at} x", "gradients": f"R of {R.n} gradients"}
-    if experiment.stages:
-        told["first"] = f"first stage of {experiment.schedule[0].epochs} epochs"
+    if (first := _first_epochs(experiment)) is not None:
+        told["first"] = f"first stage of {first} epochs"
     return told
+
+
+def _first_epochs(experiment: Experiment) -> int | None:
+    """How long its first stage trained, be it one of its own or the run that it started from, if that is there."""
+    start = experiment.network.start
+    if start is None:
+        return experiment.schedule[0].epochs if experiment.stages else None
+    before = Run(Path(start.path))
+    return before.experiment.epochs if before.experiment_file.exists() else None
 
 
 def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start: Path | None = None) -> Experiment:

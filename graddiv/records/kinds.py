@@ -54,6 +54,7 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     @property
     def is_clean(self) -> bool:
+        """Whether the images were left as they are."""
         return self.attack is None
 
     @property

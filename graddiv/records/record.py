@@ -101,10 +101,12 @@ class Record:
 
     @property
     def description(self) -> dict[str, Any]:
+        """All settings by name."""
         return {**{name: getattr(self, name) for name in self.setting_types}, "data": self.data._asdict()}
 
     @property
     def arrays(self) -> dict[str, np.ndarray]:
+        """All arrays by name."""
         return {name: getattr(self, name) for name in self.array_types}
 
 

@@ -43,14 +43,14 @@ def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, f
     if not count:
         return {"usable": 0.0}
     c = torch.stack(cosines)
-    rho, spread = float(c.mean().clamp_min(0).sqrt()), float(c.std(correction=min(1, len(c) - 1)))
-    error = spread / len(c) ** 0.5 / (2 * rho) if rho > 0 else 0.0  # d sqrt(c) = dc / (2 sqrt(c))
+    mean, error = float(c.mean()), float(c.std(correction=min(1, len(c) - 1))) / len(c) ** 0.5
+    low, rho, high = (max(0.0, bound) ** 0.5 for bound in (mean - error, mean, mean + error))
     means = {name: total / count for name, total in sums.items()}
-    return {"usable": count / len(data), **means, "rho": rho, "rho_error": error}
+    return {"usable": count / len(data), **means, "rho": rho, "rho_error": (high - low) / 2}
 
 
 def noise_scales(F: RandomizedNetwork) -> dict[str, list[float]]:
-    """The root mean square and the median of sigma in each layer, of networks with noise in their weights."""
+    """The root mean square and the median of sigma for each parameter, of networks with noise in their weights."""
     if not isinstance(F, WeightNoise):
         return {}
     with torch.no_grad():
