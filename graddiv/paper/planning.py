@@ -275,13 +275,12 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
     compared, kept = [], set[str]()
     for entry in entries:
         titles = dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0]))
-        found_titles = [title for title in titles if title in by_title]
-        if len(found_titles) < min(2, len(titles)):  # a comparison of one method says nothing yet
-            continue
-        wanted = {name: run for title in found_titles for name, run in by_title[title].items()}
-        seeds = entry.seeds
-        compared.append((entry, {n: r for n, r in wanted.items() if not seeds or r.experiment.seed in seeds}))
-        kept |= {name for name, run in compared[-1][1].items() if run.title in entry.networks}
+        wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
+        wanted = {n: r for n, r in wanted.items() if not entry.seeds or r.experiment.seed in entry.seeds}
+        if len({run.title for run in wanted.values()}) < min(2, len(titles)):
+            continue  # a comparison of one method says nothing yet
+        compared.append((entry, wanted))
+        kept |= {name for name, run in wanted.items() if run.title in entry.networks}
     if not compared:
         raise GradDivError(f"{runs} has no two methods that a table or figure of {target} compares")
     plan = _plan(compared, runs, scale, made_only=True)
