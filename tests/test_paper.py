@@ -158,7 +158,7 @@ def test_an_unknown_target_is_told_with_the_nearest_one() -> None:
 
 @pytest.mark.slow
 def test_items_of_several_entries_say_what_they_look_into() -> None:
-    alone = Request(entries_of("study-short"), "quick").report(Path("runs"))
+    alone = Request(entries_of("study-longer"), "quick").report(Path("runs"))
     assert {item.about for item in alone.items} == {""}
     study = Request(entries_of("mnist-study"), "quick").report(Path("runs"))
     abouts = [item.about for item in study.items if item.renderer == "accuracy-epsilon"]
@@ -392,7 +392,7 @@ def test_budgets_grow_at_four_radii() -> None:
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_the_adversary_of_training_is_that_of_the_recipe(n: int) -> None:
-    request = Request(entries_of("study-short"), "quick", overrides=[f"stages.0.adversary_n={n}"])
+    request = Request(entries_of("study-longer"), "quick", overrides=[f"stages.0.adversary_n={n}"])
     for plan, _ in request.needs().values():
         clean, cell = plan.cells("of-training")
         assert clean.attack is None

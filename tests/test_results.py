@@ -152,10 +152,10 @@ def curves_of(*prefixes: str) -> tuple[str, ...]:
 @pytest.mark.parametrize(
     ("file", "begins", "report", "items"),
     [
-        ("README.md", "What it found", STUDY, curves_of("", "short-")),
-        ("docs/findings.md", "In short", STUDY, (*curves_of("", "short-"), "transfer")),
+        ("README.md", "What it found", STUDY, curves_of("", "longer-")),
+        ("docs/findings.md", "In short", STUDY, (*curves_of("", "longer-"), "transfer")),
         ("docs/findings.md", "The main", STUDY, curves_of("")),
-        ("docs/findings.md", "How long", STUDY, curves_of("", "short-")),
+        ("docs/findings.md", "How long", STUDY, curves_of("", "longer-")),
         ("docs/twelve-epochs.md", "Five", SHORT, curves_of("")),
         ("docs/twelve-epochs.md", "The two ways", SHORT, curves_of("filter-", "filter-again-")),
         ("docs/twelve-epochs.md", "Second stages against a", SHORT, curves_of("", "draws-")),
@@ -237,7 +237,7 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
         assert sorted(row[i] for row in rows) == sorted(of_network)
 
 
-MAIN = ("accuracy-summary", "short-accuracy-summary", "gradient-noise")
+MAIN = ("accuracy-summary", "longer-accuracy-summary", "gradient-noise")
 """The tables of findings.md."""
 
 
