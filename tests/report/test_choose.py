@@ -133,8 +133,10 @@ def test_runs_that_differ_in_more_than_the_seed_are_told_apart(tmp_path: Path) -
     weights = plan_for([*seeds, run("c", "graddiv.lam=3")], CHOSEN).runs
     assert weights["a"].title == weights["b"].title == "Adv-BNN + GradDiv"
     assert weights["c"].title == "Adv-BNN + GradDiv, λ = 3"
-    other = run("d", "graddiv.n=5")
-    assert plan_for([seeds[0], other], CHOSEN).runs["d"].title == "Adv-BNN + GradDiv, d"
+    gradients = run("d", "graddiv.n=5")
+    assert plan_for([seeds[0], gradients], CHOSEN).runs["d"].title == "Adv-BNN + GradDiv, R of 5 gradients"
+    other = run("e", "training.lr=0.01")  # of which titles do not tell
+    assert plan_for([seeds[0], other], CHOSEN).runs["e"].title == "Adv-BNN + GradDiv, e"
 
 
 def test_an_unbounded_attack_is_no_row(run: Path) -> None:
