@@ -20,6 +20,7 @@ from graddiv.errors import GradDivError
 from graddiv.networks import RandomizedNetwork
 from graddiv.paper.planning import gathered
 from graddiv.paper.shipped import shipped
+from graddiv.records import AttackRecord
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.page import render
 from graddiv.report.plan import RUNS, Plan
@@ -113,6 +114,20 @@ def test_the_evidence_fits_in_a_hand() -> None:
     kept = [p for p in RESULTS.rglob("*") if p.is_file() and RUNS not in p.parts and p.suffix not in made]
     assert sum(path.stat().st_size for path in kept) < 30e6
     assert len(kept) < 200
+
+
+def test_the_table_of_losses_is_that_of_the_logs_and_the_records() -> None:
+    rows = []
+    for name in Plan.load(STUDY).runs:
+        stored = Run(STUDY / RUNS / name)
+        if stored.experiment.method == "adv-bnn+graddiv":
+            found = (AttackRecord.load(stored.records / f"pgd-eot20-m20-eps{e}-r0.record") for e in (0.3, 0.36))
+            cells = [f"{50 * (record.correct.mean() + record.correct_again.mean()):.1f}" for record in found]
+            stage = f"{stored.experiment.schedule[-1].epochs} epochs"
+            row = (str(stored.experiment.seed), stage, f"{stored.epochs[-1]['loss']:.2f}", *cells)
+            rows.append((stored.epochs[-1]["loss"], f"| {' | '.join(row)} |"))
+    assert len(rows) == 5
+    assert "\n".join(row for _, row in sorted(rows)) in (ROOT / "docs" / "findings.md").read_text()
 
 
 def test_files_of_the_archives_have_checksums() -> None:
