@@ -7,7 +7,7 @@ they work on.  Names are imported when first used, so that `graddiv --help` need
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from graddiv import moved
+import graddiv.moved  # noqa: F401  finds modules by their old names
 
 __version__ = "0.1.0"
 
@@ -38,7 +38,6 @@ _NAMES = {
 }
 _PACKAGES = ("attacks", "data", "networks")
 _HOME = {name: module for module, names in _NAMES.items() for name in names.split()}
-_moved = moved.names_moved_from("graddiv")
 
 __all__ = ["__version__", *_PACKAGES, *_HOME]
 
@@ -46,7 +45,9 @@ __all__ = ["__version__", *_PACKAGES, *_HOME]
 def __getattr__(name: str) -> object:
     if name in _PACKAGES:
         return import_module(f"graddiv.{name}")
-    return getattr(import_module(_HOME[name]), name) if name in _HOME else _moved(name)
+    if name not in _HOME:
+        raise AttributeError(f"module 'graddiv' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
 
 
 def __dir__() -> list[str]:

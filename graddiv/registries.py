@@ -17,9 +17,6 @@ from inspect import signature
 from typing import Annotated, Any, ClassVar, Literal, ParamSpec, TypeVar, get_args, get_origin, get_type_hints
 
 from graddiv.errors import GradDivError, GradDivWarning, unknown
-from graddiv.moved import names_moved_from
-
-__getattr__ = names_moved_from(__name__)
 
 Entry = TypeVar("Entry")
 P = ParamSpec("P")

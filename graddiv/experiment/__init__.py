@@ -2,9 +2,6 @@
 
 from graddiv.experiment.cost import TWO_CORES, duration, forward_work, multiplications_per_second, training_seconds
 from graddiv.experiment.settings import Experiment, GradDivSection, StageSection, StartSection, parse
-from graddiv.moved import names_moved_from
-
-__getattr__ = names_moved_from(__name__)
 
 __all__ = [
     "TWO_CORES", "Experiment", "GradDivSection", "StageSection", "StartSection", "duration", "forward_work",
