@@ -3,7 +3,7 @@
 # fmt: off
 
 from graddiv.attacks.suites import suite
-from graddiv.evaluation import jobs  # noqa: F401 -- it registers measurements
+from graddiv.evaluation import jobs, mechanism  # noqa: F401 -- they register measurements
 from graddiv.evaluation.in_memory import evaluate, evaluate_total
 from graddiv.evaluation.robustness import Cell, attack_all, attack_cell, attack_until_fooled, cells, papers_cells
 from graddiv.evaluation.robustness import strong_cells

@@ -2,19 +2,23 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
-from graddiv.attacks import ARC, FGSM, PGD, StochasticPGD
+from torch import nn
+
+from graddiv.attacks import APGD, ARC, BB, FGSM, PGD, Attack, Square, StochasticPGD
 from graddiv.data import SOURCES
 from graddiv.errors import GradDivError, unknown
 from graddiv.evaluation import Cell, cells
 from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
 from graddiv.evaluation.measurements import MEASUREMENTS, defined_in, l2_radius
+from graddiv.evaluation.robustness import SourceNetwork
 from graddiv.experiment import Experiment
 from graddiv.experiment.cost import training_work
 from graddiv.geometry import NORMS
+from graddiv.networks import Dirac
 from graddiv.paper.entries import STUDY, Entry, Need, Render, entries_of
 from graddiv.recipes import SCALES, has_section, radius, title_of
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun
@@ -43,6 +47,7 @@ class ComparedRun:
     budget: Budget
     judged_on: str | None = None  #: another data set than that of training, on whose test examples it is judged
     shipped: bool = False  #: whether it comes with the package, trained
+    beside: Mapping[str, str] = field(default_factory=dict)  #: titles and directories of the others of its seed
 
     @cached_property
     def radius(self) -> float:
@@ -73,7 +78,8 @@ class ComparedRun:
     def measured_at(self, need: str) -> float:
         """The radius of a measurement."""
         far = self.at(FAR.get(self.papers_data, 1.0))
-        found = {"increase": far, "transfer": far, "gradient-noise": self.at(BEYOND)}.get(need, self.radius)
+        beyond = dict.fromkeys(("gradient-noise", "path", "filters"), self.at(BEYOND))
+        found = {"increase": far, "transfer": far, **beyond}.get(need, self.radius)
         return found if self.budget.norm == "linf" else l2_radius(found, self._pixels)
 
     def has(self, need: Need) -> bool:
@@ -147,6 +153,22 @@ def _knowing(run: ComparedRun) -> list[Cell]:
     return found
 
 
+def _pressed(run: ComparedRun) -> list[Cell]:
+    """Whatever might show that a gain beyond the radius is that of a starved or misled adversary.
+
+    More steps, random starts, another loss, a memory, other attacks, and images made on the networks beside it.
+    """
+    at, n, random = run.at(BEYOND), run.budget.n, run.experiment.random
+    usual = StochasticPGD(m=max(run.budget.curve_n) * run.budget.m // STRONG_N)
+    changed = (replace(usual, m=4 * usual.m), replace(usual, restarts=3), replace(usual, objective="ce"))
+    variants = [usual, *changed, replace(usual, memory="aggmo")]
+    found = cells(variants, at, modes=["eot"], n=STRONG_N, random=random)
+    others: list[Attack] = [APGD(m=2 * run.budget.m), ARC(m=run.budget.arc_m), BB(m=50), Square(m=run.budget.queries)]
+    found += cells(others, at, modes=["eot"], n=n, random=random)
+    not_loaded = Dirac(nn.Identity())
+    return found + [Cell(usual, "eot", STRONG_N, at, 0, SourceNetwork(title, not_loaded)) for title in run.beside]
+
+
 CHECKLIST_NEED = "checklist"
 
 ATTACKED: dict[str, Callable[[ComparedRun], list[Cell]]] = {
@@ -160,6 +182,7 @@ ATTACKED: dict[str, Callable[[ComparedRun], list[Cell]]] = {
     "pgd": lambda run: run.eot([run.radius], run.budget.n),
     "strong": _strong,
     "budgets": lambda run: _strong(run, (1, 4, 16, 64)),
+    "pressed": _pressed,
     "knowing": _knowing,
     "sweep-n": lambda run: [
         cell for n in run.budget.sweep_n for cell in run.eot([run.at(SENSITIVITY.get(run.papers_data, 1.0))], n)
@@ -178,6 +201,13 @@ def check_norm(need: Need, norm: str) -> None:
 
 
 Compared = Mapping[str, ComparedRun]  #: the runs that an entry compares, by the names of their directories
+
+
+def _beside(runs: Compared) -> Compared:
+    """The runs, each with the others of its seed, on whose networks its attacks may be made."""
+    seeds = {name: run.experiment.seed for name, run in runs.items()}
+    others = {name: {r.title: o for o, r in runs.items() if o != name and seeds[o] == seeds[name]} for name in runs}
+    return {name: replace(run, beside=others[name]) for name, run in runs.items()}
 
 
 @dataclass(frozen=True)
@@ -237,8 +267,8 @@ class Request:
             for experiment, title in entry.experiments(self.scale, self.data, self.overrides, self.seeds):
                 name = f"{entry.name}-{experiment.run_name}" if entry.shipped else experiment.run_name
                 run = ComparedRun(experiment, title, budget, entry.judged_on, entry.shipped)
-                runs[name] = found.setdefault(name, run)
-            of_entries.append((entry, runs))
+                runs[name] = run
+            of_entries.append((entry, {name: found.setdefault(name, run) for name, run in _beside(runs).items()}))
         return of_entries
 
     def needs(self) -> dict[str, tuple[ComparedRun, list[Need]]]:
@@ -279,7 +309,7 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
         wanted = {n: r for n, r in wanted.items() if not entry.seeds or r.experiment.seed in entry.seeds}
         if len({run.title for run in wanted.values()}) < min(2, len(titles)):
             continue  # a comparison of one method says nothing yet
-        compared.append((entry, wanted))
+        compared.append((entry, _beside(wanted)))
         kept |= {name for name, run in wanted.items() if run.title in entry.networks}
     if not compared:
         raise GradDivError(f"{runs} has no two methods that a table or figure of {target} compares")

@@ -1,7 +1,7 @@
 """What a request asks for, task by task: train a run, or measure something of it; what is on disk is not done again."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from graddiv import store
 from graddiv.data import load
 from graddiv.distributed import Process
 from graddiv.errors import GradDivError
-from graddiv.evaluation import Target, target_of
+from graddiv.evaluation import Cell, Target, target_of
 from graddiv.evaluation.behaviours import checklist, settings_of
 from graddiv.evaluation.budget import BUDGETS, Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
@@ -105,7 +105,7 @@ class TaskRunner:
             passes = 0.0 if done else _checklist_passes(budget, len(target.data))
         else:
             left = Session(task.records).left
-            passes = sum(left(job) * job.work * min(job.batch, job.examples) for job in _jobs(task, target))
+            passes = sum(left(job) * job.work * min(job.batch, job.examples) for job in self._jobs(task, target))
         if not passes:
             return 0.0
         speed = multiplications_per_second(experiment, device) * self.process.size
@@ -129,7 +129,7 @@ class TaskRunner:
                 if task.need.name == CHECKLIST_NEED:
                     checklist(target, task.compared.radius, session, budget=self._checklist(task))
                 else:
-                    session.run(_jobs(task, target))
+                    session.run(self._jobs(task, target, load=True))
 
     def _target(self, task: Task, F: RandomizedNetwork) -> Target:
         """A network and the run's test examples."""
@@ -140,17 +140,27 @@ class TaskRunner:
         batch, device = compared.budget.batch, self.process.device
         return target_of(compared.experiment, F, data=data, examples=examples, batch=batch, device=device)
 
+    def _jobs(self, task: Task, target: Target, load: bool = False) -> Sequence[Job[Any]]:
+        """The records that a measurement is made of; `load`: with the networks that attacks are made on."""
+        assert task.need is not None
+        compared, need = task.compared, task.need.name
+        if need not in ATTACKED:
+            return MEASUREMENTS[need].jobs(target, compared.measured_at(need), compared.budget)
+        wanted = compared.cells(need)
+        if load:
+            wanted = [self._with_source(cell, task) if cell.source else cell for cell in wanted]
+        return [attack_job(target, cell) for cell in wanted]
+
+    def _with_source(self, cell: Cell, task: Task) -> Cell:
+        """The attack with the network, trained beside the one that is judged, whose gradients it follows."""
+        assert cell.source is not None
+        path = task.directory.parent / task.compared.beside[cell.source.name]
+        if path not in self._networks:
+            self._networks[path] = Run(path).network(self.data_root).to(self.process.device)
+        return replace(cell, source=replace(cell.source, F=self._networks[path]))
+
     def _checklist(self, task: Task) -> Budget:
         return self.checklist or BUDGETS["checklist"][task.compared.budget.checklist]
-
-
-def _jobs(task: Task, target: Target) -> Sequence[Job[Any]]:
-    """The records that a measurement is made of."""
-    assert task.need is not None
-    compared, need = task.compared, task.need.name
-    if need in ATTACKED:
-        return [attack_job(target, cell) for cell in compared.cells(need)]
-    return MEASUREMENTS[need].jobs(target, compared.measured_at(need), compared.budget)
 
 
 def _checklist_passes(budget: Budget, examples: int) -> float:

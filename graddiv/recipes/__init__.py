@@ -73,12 +73,12 @@ def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
         told |= {"n": f"trained against {adversary.n} draws", "m": f"trained against {adversary.m} steps"}
     if R is not None:
         told |= {"lam": f"λ = {R.lam:g}", "at": f"R at the {R.at} x", "gradients": f"R of {R.n} gradients"}
-    if (first := _first_epochs(experiment)) is not None:
+    if (first := first_epochs(experiment)) is not None:
         told["first"] = f"first stage of {first} epochs"
     return told
 
 
-def _first_epochs(experiment: Experiment) -> int | None:
+def first_epochs(experiment: Experiment) -> int | None:
     """How long its first stage trained, be it one of its own or the run that it started from, if that is there."""
     start = experiment.network.start
     if start is None:

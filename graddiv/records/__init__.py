@@ -9,6 +9,7 @@ from graddiv.records.kinds import AttackedEnsembleRecord, AttackRecord, Boundary
 from graddiv.records.kinds import ConcentrationRecord, EnsembleSizeRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.records.kinds import JudgementRecord, LossIncreaseRecord, MeasurementRecord, NearbyRecord, PathRecord
 from graddiv.records.kinds import RotationRecord, TotalRecord, TrajectoryRecord, TransferRecord
+from graddiv.records.mechanism import ContrastRecord, FiltersRecord
 from graddiv.records.record import DataIdentity, Record
 from graddiv.records.statistics import ALL_TOTAL, CROSS_FITTED_TOTAL, MODE_PREFIXES, PAPER_ATTACKS, PAPER_ROWS
 from graddiv.records.statistics import PAPERS_TOTAL, Flips, Interval, Row, Summary, accuracy, as_rows, by_value
@@ -17,8 +18,9 @@ from graddiv.records.statistics import table_per_epsilon, total, wilson
 
 __all__ = [
     "ALL_TOTAL", "CROSS_FITTED_TOTAL", "MODE_PREFIXES", "PAPERS_TOTAL", "PAPER_ATTACKS", "PAPER_ROWS", "AttackRecord",
-    "AttackedEnsembleRecord", "BoundaryRecord", "CertificateRecord", "ConcentrationRecord", "DataIdentity",
-    "EnsembleSizeRecord", "Flips", "GradientNoiseRecord", "GradientsRecord", "Interval", "JudgementRecord",
+    "AttackedEnsembleRecord", "BoundaryRecord", "CertificateRecord", "ConcentrationRecord", "ContrastRecord",
+    "DataIdentity", "EnsembleSizeRecord", "FiltersRecord", "Flips",
+    "GradientNoiseRecord", "GradientsRecord", "Interval", "JudgementRecord",
     "LossIncreaseRecord", "MeasurementRecord", "NearbyRecord", "PathRecord", "Record", "RotationRecord", "Row",
     "Summary", "TotalRecord", "TrajectoryRecord", "TransferRecord", "accuracy", "as_rows", "by_value",
     "cross_fitted_total", "curve", "flips", "over_trainings", "read_all", "summary", "table", "table_per_epsilon",

@@ -18,7 +18,7 @@ from graddiv.recipes import title_of
 from graddiv.records import AttackRecord, Record, wilson
 from graddiv.report.closeups import Grid, close_ups, crossing, grid_of, verdict
 from graddiv.report.comparison import Comparison, ReportRun, is_eot, titles
-from graddiv.report.figures import accuracy, gradients, matrices  # noqa: F401  these register, too
+from graddiv.report.figures import accuracy, gradients, matrices, mechanism  # noqa: F401  these register, too
 from graddiv.report.output import DRAWN_OF, RENDERERS, Figure, Table, data_uri, fill, image, save
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun, PlanReader
 from graddiv.report.style import looks

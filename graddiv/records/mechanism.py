@@ -1,0 +1,42 @@
+"""Records that ask where robustness beyond the radius of training comes from."""
+
+import numpy as np
+from jaxtyping import Bool, Float
+
+from graddiv.records.kinds import MeasurementRecord
+
+
+class ContrastRecord(MeasurementRecord, kind="contrast"):
+    """What n sample models say of images whose contrast is lost: d + (1 - 2d) x, without any attack."""
+
+    n: int  #: Sample models that answer together.
+    distances: list[float]  #: Values of d, the l_inf distance of a black or white pixel; the first is 0.
+    margin: Float[np.ndarray, "b distances"]  #: Mean soft margin of the models: negative where they are right.
+    right: Bool[np.ndarray, "b distances"]  #: Whether the mean of their softmax is right.
+
+    @property
+    def summary(self) -> str:
+        shares = zip(self.distances, 100 * self.right.mean(0), strict=True)
+        return "accuracy without contrast: " + ", ".join(f"{share:.1f} % at {d:g}" for d, share in shares)
+
+
+class FiltersRecord(MeasurementRecord, kind="filters", named_by=("epsilon",)):
+    """What each filter of the first layer is for: gradients and accuracy under EOT-PGD of the network without it."""
+
+    n: int  #: Gradients at each image, and models at each step of the attack.
+    m: int  #: Steps of the attack.
+    epsilon: float
+    mean_cosine: Float[np.ndarray, "b networks"]  #: At the clean image: of the whole network, then without each filter.
+    right: Bool[np.ndarray, "b networks"]  #: Whether the ensemble is right on the image attacked; in the same order.
+
+    @property
+    def rho(self) -> Float[np.ndarray, " networks"]:
+        """sqrt(max(0, mean cosine)) over all images."""
+        return np.asarray(np.sqrt(np.maximum(np.nanmean(self.mean_cosine, 0), 0)))
+
+    @property
+    def summary(self) -> str:
+        rho, accuracy = self.rho, 100 * self.right.mean(0)
+        k = int(rho[1:].argmax())
+        whole = f"rho {rho[0]:.2f}, {accuracy[0]:.1f} % right under EOT-PGD"
+        return f"{whole}; without filter {k} of the first layer rho {rho[k + 1]:.2f}, {accuracy[k + 1]:.1f} % right"
