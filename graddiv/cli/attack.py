@@ -145,7 +145,8 @@ def measure(
         evaluation = replace(evaluation, examples=evaluation.examples or 100, out=out)
     with machine.process() as process, evaluation.of(run, process, machine) as (target, radii, session):
         budget, known = Budget(gradients=gradients, models=k, m=m, norm=norm), MEASUREMENTS.values()
-        every = [e for e in known if norm in e.norms and (target.random or not e.of_random_networks_only)]
+        every = [e for e in known if norm in e.norms and not e.on_request]
+        every = [e for e in every if target.random or not e.of_random_networks_only]
         chosen = product(asked if names else every, radii)
         jobs = [job for each, radius in chosen for job in each.jobs(target, radius, budget)]
         different = list({job.file: job for job in jobs}.values())  # some do not depend on the radius

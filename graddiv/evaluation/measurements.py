@@ -24,6 +24,7 @@ class Measurement(NamedTuple):
     spends: Spends  #: The arguments that it takes from a budget.
     in_both_norms: bool = False  #: Whether it is made in Linf and in L2, with geometry=...
     of_random_networks_only: bool = False
+    on_request: bool = False  #: Whether it is measured only where it is named.
 
     @property
     def norms(self) -> list[str]:

@@ -40,7 +40,7 @@ def contrast_job(target: Target, *, n: int = 20, distances: Sequence[float] = DI
     return target.job(ContrastRecord, settings, measure, work=float(n * len(distances)))
 
 
-@measurement("filters", FiltersRecord, lambda budget: {"n": budget.n, "m": budget.m}, of_random_networks_only=True)
+@measurement("filters", FiltersRecord, lambda budget: {"n": budget.n, "m": budget.m}, on_request=True)
 def filters_job(target: Target, *, epsilon: float, n: int = 10, m: int = 20) -> Job[FiltersRecord]:
     """Attack the network whole and without each filter of its first layer, and compare n gradients at the image."""
     layer = first_convolution(target.F.module)

@@ -78,7 +78,7 @@ class ComparedRun:
     def measured_at(self, need: str) -> float:
         """The radius of a measurement."""
         far = self.at(FAR.get(self.papers_data, 1.0))
-        beyond = dict.fromkeys(("gradient-noise", "path", "filters"), self.at(BEYOND))
+        beyond = dict.fromkeys(("gradient-noise", "path", "filters", "ensemble-size-attacked"), self.at(BEYOND))
         found = {"increase": far, "transfer": far, **beyond}.get(need, self.radius)
         return found if self.budget.norm == "linf" else l2_radius(found, self._pixels)
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-import graddiv.report.tables  # noqa: F401  registers what it draws
+import graddiv.report.study
+import graddiv.report.tables  # noqa: F401  they register what they draw
 from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment

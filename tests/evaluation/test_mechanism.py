@@ -10,7 +10,7 @@ from graddiv.evaluation.mechanism import contrast_job, filters_job, first_convol
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.evaluation.target import Target
 from graddiv.networks import Dirac, RandomizedNetwork, bayesian
-from graddiv.report.figures.mechanism import spare_filter
+from graddiv.report.study import spare_filter
 
 
 class Threshold(nn.Module):

@@ -35,6 +35,7 @@ from graddiv.evaluation.jobs import (
     rotation_job,
     transfer_job,
 )
+from graddiv.evaluation.mechanism import DISTANCES, contrast_job, filters_job
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import Job
 from graddiv.evaluation.target import KEPT_IMAGES, Examples
@@ -150,11 +151,12 @@ def run(path: Path, method: str, lam: float = 0.0, data: str = "mnist-mini", **a
     return everything(path)
 
 
-def retrained(of: ReportRun, epsilon: float | None = None, seed: int = 0) -> ReportRun:
-    """The same records of a run that was trained at another radius, or with another seed."""
-    path = of.path.with_name(f"{of.path.name}-{epsilon}-{seed}")
+def retrained(of: ReportRun, epsilon: float | None = None, seed: int = 0, epochs: int | None = None) -> ReportRun:
+    """The same records of a run that was trained at another radius, with another seed, or for other epochs at first."""
+    path = of.path.with_name(f"{of.path.name}-{epsilon}-{seed}-{epochs}")
     settings = of.experiment.dump() | {"seed": seed}
     settings["adversary"] |= {"epsilon": epsilon or of.epsilon}
+    settings["training"] |= {"epochs": epochs or of.experiment.epochs, "decays": []}
     with patch("os.fsync"):
         store.make_directory(path)
         store.write_json(path / "experiment.json", settings)
@@ -313,6 +315,12 @@ def write_measurements(path: Path, of: Target, rng: np.random.Generator, rho: fl
     write(out, attacked_ensemble_job(of, epsilon=0.36, n=9), {"right": rng.random((EXAMPLES, 9)) < 0.5})
     along = rng.random((3, EXAMPLES, len(STEPS))).astype(np.float32)
     write(out, path_job(of, epsilon=0.36), dict(zip(("mean_cosine", "length", "margin"), along, strict=True)))
+    lost = (rng.normal(-5, 1, (EXAMPLES, 1)) + 12 * np.array(DISTANCES)).astype(np.float32)
+    write(out, contrast_job(of), {"margin": lost, "right": lost < 0})
+    silenced = np.linspace(rho**2, 0.5, 9) + rng.normal(0, 0.01, (EXAMPLES, 9))
+    answers = rng.random((EXAMPLES, 9)) < np.linspace(0.9, 0.3, 9)
+    filtered = replace(of, F=bayesian(nn.Conv2d(1, 8, 3), 0.1))
+    write(out, filters_job(filtered, epsilon=0.36), {"mean_cosine": silenced.astype(np.float32), "right": answers})
     share, label = rng.random(EXAMPLES).astype(np.float32), np.arange(EXAMPLES) % CLASSES
     verdict = {"label": label, "share": share, "radius": np.zeros_like(share), "correct": share > 0.5}
     write(out, certificate_job(of, draws=9), verdict)

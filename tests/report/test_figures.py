@@ -34,6 +34,8 @@ SWEPT = {
     "n-sensitivity": "n",
     "m-sensitivity": "m",
     "passes-sensitivity": "passes",
+    "loss-accuracy": "epsilon",
+    "epochs": "epsilon",
 }
 """What the curves of accuracy go over: such a figure is made of no other attacks."""
 
@@ -45,9 +47,17 @@ def comparisons(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Compariso
     made = {
         "regularizers": fake.comparison(root / "variants", VARIANTS),
         "lambda-sensitivity": fake.comparison(root / "lams", lams=(0.1, 1.0)),
+        "epochs": lengths(root),
     }
     main = fake.comparison(root / "main", ("adv-train", "adv-bnn", "adv-bnn+graddiv"))
     return {name: drawn_from(made.get(name, main), name) for name in FIGURES}
+
+
+def lengths(root: Path) -> Comparison:
+    """Two methods, each after a first stage of 2 and of 4 epochs, under names that say so."""
+    runs = [(run, count) for count in (2, 4) for run in fake.comparison(root / "epochs").runs]
+    changed = [replace(fake.retrained(run, epochs=count), title=f"{run.title}, {count} epochs") for run, count in runs]
+    return fake.compared(*changed)
 
 
 def drawn_from(comparison: Comparison, name: str) -> Comparison:
@@ -69,11 +79,12 @@ def lines(axes: Axes) -> list[np.ndarray]:
     return [np.asarray(line.get_xydata(), dtype=float) for line in axes.get_lines()]
 
 
-def test_every_figure_of_the_paper_is_there() -> None:
+def test_every_figure_is_there() -> None:
     assert set(FIGURES) == {
         *("sphere", "rotation", "training-concentration", "training-concentration-more", "scatter", "loss-increase"),
         *("kappa", "rho-attacked", "rho-nearby", "accuracy-epsilon", "transfer", "cosines", "regularizers"),
         *("n-sensitivity", "m-sensitivity", "passes-sensitivity", "lambda-sensitivity", "boundary"),
+        *("contrast", "path", "loss-accuracy", "epochs", "ensemble-size"),
     }
 
 
@@ -113,6 +124,18 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
             expected = [points("lam", "value", ("epsilon",), quantity=q) for q in ("accuracy", "rho")]
         case "rotation":
             expected = [points("angle", y, ("method", "norm")) for y in ("relative", "accuracy")]
+        case "contrast":
+            expected = [points("x", "margin", ("method",), what=what) for what in ("contrast lost", "attack")]
+        case "path":
+            steps = {step: place for place, step in enumerate(dict.fromkeys(row["step"] for row in table(drawing)))}
+            drawing = replace(drawing, rows=tuple((*row[:2], steps[row[2]], *row[3:]) for row in drawing.rows))
+            expected = [points("step", y, ("method",)) for y in ("rho", "length", "margin")]
+        case "loss-accuracy":
+            expected = [points("loss", "accuracy", ("method",), epsilon=epsilon) for epsilon in (0.2, 0.3)]
+        case "ensemble-size":
+            expected = [points("models", "accuracy", ("method",))]
+        case "epochs":
+            expected = [points("epochs", "accuracy", ("method",), epsilon=epsilon) for epsilon in (0.2, 0.3)]
         case "rho-nearby":
             expected = [points("distance", y, by_run) for y in ("rho", "length")]
         case _:
@@ -123,7 +146,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
 CURVES = [
     *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
     *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "rho-nearby", "loss-increase"),
-    "passes-sensitivity",
+    *("passes-sensitivity", "contrast", "path", "loss-accuracy", "epochs", "ensemble-size"),
 ]
 
 

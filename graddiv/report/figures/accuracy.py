@@ -9,11 +9,12 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 
+from graddiv import records
 from graddiv.records import Summary
 from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
 from graddiv.report.figures.gradients import MEASURES, last_values, plot_measure, turn_entries
-from graddiv.report.output import Figure, caption, draws, listed
+from graddiv.report.output import Figure, Found, caption, draws, listed
 from graddiv.report.style import Look, Sheet, log_ticks, looks_of, percents
 
 COLUMNS = "method, lam, whose, x, accuracy, low, high"
@@ -233,6 +234,24 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
     said = comparison.said(f"{vary}-sensitivity", radii)
     columns = (*COLUMNS.split(", "), *(["epsilon"] if several else []))
     return sheet.done(caption("sensitivity", comparison, seen, vary, papers, said), columns=columns)
+
+
+SIZES = ("Accuracy under EOT-PGD against the size of the ensemble", "method, seed, models, accuracy")
+
+
+@draws("ensemble-size", *SIZES, records.AttackedEnsembleRecord)
+def ensemble_size(comparison: Comparison, found: Found[records.AttackedEnsembleRecord]) -> Figure:
+    """Accuracy of ensembles of 1, 2, .. models on attacked images: whether 20 models are enough."""
+    sheet, seen = Sheet(1, 1, style.ONE_COLUMN * 1.2, 2.8), {}
+    look_of, sizes = sheet.legend([run for run, _ in found]), [1, 2, 5, 10, 20, 50, 100]
+    for run, record in found:
+        accuracy = (100 * record.right.mean(0)).tolist()
+        style.plot(sheet.axes[0], look_of[run], range(1, len(accuracy) + 1), accuracy, marker="")
+        sheet.rows += [(run.method, run.experiment.seed, size, share) for size, share in enumerate(accuracy, 1)]
+        seen[run] = [(size, accuracy[size - 1]) for size in sizes if size <= len(accuracy)]
+    percents(sheet.axes[0], "models of the ensemble that answers")
+    log_ticks(sheet.axes[0], [size for size, _ in next(iter(seen.values()))])
+    return sheet.done(caption("ensemble-size", comparison, found[0][1], seen), most=1)
 
 
 LAMS = ("Sensitivity to the weight of GradDiv", "quantity, epsilon, lam, value, low, high")
