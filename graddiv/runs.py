@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -87,15 +86,6 @@ class Run:
         """The checkpoint that was kept of this epoch."""
         return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Be the only process that trains here."""
-        return store.locked(self.path)
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether a process is training here now."""
-        return store.is_locked(self.path)
-
     def begin(self) -> None:
         """Mark a directory that is new; refuse one that a later version made."""
         self.check_format()
@@ -141,7 +131,7 @@ class Run:
         """Whether training has ended."""
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
-    def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
+    def network(self, data_root: str | Path | None = None, epoch: int | None = None) -> RandomizedNetwork:
         """F in eval mode, at the end of training or after an epoch whose checkpoint was kept.
 
         `data_root`: the folder of the official data files, for networks that hold training examples.

@@ -94,14 +94,14 @@ def writes_to(path: Path, kept: str = "") -> Iterator[None]:
         raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
 
 
-def digest(*parts: str | Tensor) -> str:
-    """sha256 of texts and of the values of tensors."""
+def digest(*parts: str | bytes | Tensor) -> str:
+    """sha256 of texts, bytes and the values of tensors."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):  # as bytes: NumPy knows no bfloat16
             found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         else:
-            found.update(part.encode())
+            found.update(part.encode() if isinstance(part, str) else part)
     return found.hexdigest()
 
 

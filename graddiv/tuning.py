@@ -1,6 +1,5 @@
 """Cross-validation of lambda and the regularizer, on validation data only.  In the paper: docs/equations.md."""
 
-import hashlib
 import json
 import os
 import re
@@ -106,7 +105,7 @@ def own_regularizer(experiment: Experiment) -> str:
 
 def tune(
     experiment: Experiment, out: Path, search: Search, judge: Judge, *, storage: str | None = None,
-    data_root: str | None = None, device: str | None = None, listener: Callable[[str], Listener] | None = None,
+    data_root: str | Path | None = None, device: str | None = None, listener: Callable[[str], Listener] | None = None,
 ) -> list[Result]:  # fmt: skip
     """Train and judge every trial that is left, each in a run directory below `out`; return all results, best first.
 
@@ -247,7 +246,7 @@ def _study_name(experiment: Experiment, search: Search, judge: Judge) -> str:
     """Settings under which accuracies compare share a study; a grid may grow, the bounds of a sampler may not."""
     space = "" if search.sampler == "grid" else repr((search.sampler, search.regularizers, search.lambdas))
     settings = json.dumps([experiment.with_graddiv(regularizer="mean", lam=1.0).digest, asdict(judge), space])
-    return f"{experiment.data.name}-{experiment.method}-{hashlib.sha256(settings.encode()).hexdigest()[:10]}"
+    return f"{experiment.data.name}-{experiment.method}-{store.digest(settings)[:10]}"
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """PGD for noisy gradients: steps that shrink, and a pilot that measures the noise and says how to spend the passes."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -115,10 +115,6 @@ class Spending(NamedTuple):
     n: int
     m: int
     starved: bool = False  #: whether even n models leave the gradient mostly noise, so that a memory has to help
-
-    def spent_on(self, attack: StochasticPGD) -> StochasticPGD:
-        """The attack that spends so, to be seen through EOT(F, n)."""
-        return replace(attack, m=self.m, memory="aggmo" if self.starved else attack.memory)
 
 
 def choose(q: float, passes: int) -> Spending:

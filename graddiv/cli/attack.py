@@ -186,7 +186,7 @@ def audit(
         data = data or Run(given).experiment.data.name
     elif not data:
         raise GradDivError("--data is missing, expected an .npz file with the arrays x and y, or a data set by name")
-    x, y = read_examples(data, 100 if examples is None and budget == "quick" else examples, machine.root)
+    x, y = read_examples(data, 100 if examples is None and budget == "quick" else examples, machine.data_root)
     if isinstance(given, Path) and not epsilon:
         radius = radius_of_training(Run(given).experiment)
         radius = radius if norm == "linf" else l2_radius(radius, x[0].numel())
@@ -195,7 +195,7 @@ def audit(
         found = carry_out(
             given, x, y, epsilon=radius, norm=norm, bounds=_bounds(bounds),
             budget=budget, name=name, about=_pairs(about), peers=peers, out=directory, seed=seed, batch=batch,
-            progress=progress, process=process, device=process.device, data_root=machine.root,
+            progress=progress, process=process, device=process.device, data_root=machine.data_root,
         )  # fmt: skip
     _print(found)
     typer.echo(f"report: {directory / 'report.html'}")

@@ -64,11 +64,6 @@ class Machine:
     data_root: Path | None = None
     device: str | None = None
 
-    @property
-    def root(self) -> str | None:
-        """The folder of the data, as a string."""
-        return str(self.data_root) if self.data_root else None
-
     @contextmanager
     def process(self) -> "Iterator[Process]":
         """Join the processes that torchrun started; memory that was used is kept."""
@@ -127,8 +122,8 @@ class Evaluation:
         from graddiv.recipes import radius
         from graddiv.runs import Run
 
-        experiment, F = Run(run).experiment, Run(run).network(machine.root)
-        where = {"data_root": machine.root, "device": process.device}
+        experiment, F = Run(run).experiment, Run(run).network(machine.data_root)
+        where = {"data_root": machine.data_root, "device": process.device}
         judged_on = {"split": self.split, "examples": self.examples, "batch": self.batch, "seed": self.seed}
         target = target_of(experiment, F, **judged_on, **where)  # type: ignore[arg-type]
         usual = 0.0 if self.epsilon else radius(experiment)

@@ -52,7 +52,7 @@ def reproduce(
     about: dict[str, object] = {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds}
     about |= {"suite": suite, **({"quick": True} if quick else {}), **({"norm": norm} if norm != "linf" else {})}
     with machine.process() as process:
-        runner = TaskRunner(process, machine.root)
+        runner = TaskRunner(process, machine.data_root)
         missing = _print_plan(runner, tasks, directory)
         if dry_run:
             if missing is not None:

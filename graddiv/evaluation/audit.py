@@ -50,7 +50,7 @@ def audit(
     budget: str | Budget = "quick", examples: int | None = None, name: str | None = None,
     about: Mapping[str, str] | None = None, peers: str | Sequence[str] = (), out: str | Path | None = None,
     n_ensemble: int = 20, seed: int = 0, batch: int = 100, progress: bool | Progress = False, process: Process = ALONE,
-    device: torch.device | str | None = None, data_root: str | None = None,
+    device: torch.device | str | None = None, data_root: str | Path | None = None,
 ) -> Audit:  # fmt: skip
     """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
 

@@ -1,13 +1,14 @@
 """The checks of a network before any attack: `audit` makes all of them, `evaluate` warns of the quick ones."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
-from unittest.mock import patch  # counts calls
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
 
 from graddiv.diversity.gradients import ZERO, directions
 from graddiv.diversity.regularizers import mean_cosine
@@ -219,17 +220,24 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
     return next((name for name, before, after in reversed(calls) if arrives(after) and not arrives(before)), None)
 
 
+class _CountGradients(TorchFunctionMode):
+    """While active, counts the gradients that this thread takes."""
+
+    taken = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.taken += func in (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+        return func(*args, **(kwargs or {}))
+
+
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
     """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
-    with (
-        patch.object(torch.autograd, "grad", wraps=torch.autograd.grad) as grad,
-        patch.object(torch.autograd, "backward", wraps=torch.autograd.backward) as backward,
-        running_statistics(seen.F),
-        torch.enable_grad(),
-    ):
+    with running_statistics(seen.F), torch.enable_grad(), _CountGradients() as gradients:
         seen.models[0](seen.x[:1])
-    if taken := grad.call_count + backward.call_count:
+    if taken := gradients.taken:
         said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
         return "warn", said, {"taken": taken}
     return "pass", "no gradient is taken while it answers", {"taken": 0}

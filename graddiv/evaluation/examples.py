@@ -77,7 +77,7 @@ def unscaled(x: Float[Tensor, "b ..."], bounds: Bounds) -> Float[Tensor, "b ..."
     return low + (high - low) * x
 
 
-def read_examples(name: str, examples: int | None = None, data_root: str | None = None) -> tuple[Tensor, Tensor]:
+def read_examples(name: str, examples: int | None = None, data_root: str | Path | None = None) -> tuple[Tensor, Tensor]:
     """Images and labels of an .npz file, or the test split of a data set by its name."""
     if not name.endswith(".npz"):
         return load(name, "test", data_root).batch(slice(0, examples))

@@ -91,7 +91,7 @@ class GivenModel(NamedTuple):
 
 
 def network_of(
-    model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None, device: torch.device | None = None
+    model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None = None, device: torch.device | None = None
 ) -> GivenModel:
     """Make a randomized network of a model; images x, as it takes them, show whether a module draws by itself."""
     if isinstance(model, str | Path):

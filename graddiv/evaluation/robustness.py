@@ -181,7 +181,8 @@ def pilot(target: Target, epsilon: float, session: Session, geometry: Geometry) 
 
 def strong_attacks(plan: Spending) -> list[Attack]:
     """The attacks of the strong suite that take gradients, with the steps of a plan."""
-    return [plan.spent_on(attack) for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
+    found = (attack for attack in suite(STRONG) if isinstance(attack, StochasticPGD))
+    return [replace(a, m=plan.m, memory="aggmo" if plan.starved else a.memory) for a in found]
 
 
 def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:

@@ -142,7 +142,7 @@ class Target:
 
 def target_of(
     experiment: "Experiment", F: RandomizedNetwork, *, data: str | Dataset | None = None, split: str = "test",
-    examples: int | None = None, batch: int = 100, seed: int = 0, data_root: str | None = None,
+    examples: int | None = None, batch: int = 100, seed: int = 0, data_root: str | Path | None = None,
     device: torch.device | None = None,
 ) -> Target:  # fmt: skip
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.

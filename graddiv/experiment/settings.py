@@ -1,17 +1,18 @@
 """An experiment as typed settings: what is trained, on what, how.  Its hash names the run."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 import graddiv.data
+from graddiv import store
 from graddiv.data import SOURCES, Dataset
 from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, expected
@@ -200,7 +201,7 @@ class Experiment(Section):
         # without defaults, so that a new setting does not rename old runs
         labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
         values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+        return store.digest(json.dumps(values, sort_keys=True))[:10]
 
     @property
     def run_name(self) -> str:
@@ -208,14 +209,9 @@ class Experiment(Section):
         return f"{self.data.name}-{self.method}-{self.scale}-{self.digest}"
 
     @property
-    def work(self) -> float:
-        """Multiplications that training takes, about."""
-        return training_work(self)
-
-    @property
     def cost(self) -> str:
         """The time training takes on two CPU cores, about."""
-        return duration(self.work / TWO_CORES)
+        return duration(training_work(self) / TWO_CORES)
 
     def to_toml(self) -> str:
         """The recipe, complete: what is absent is off."""
@@ -223,18 +219,18 @@ class Experiment(Section):
         last = {key: values.pop(key) for key in ("graddiv", "stages") if key in values}  # after the defense it needs
         return _toml(values | last).lstrip("\n")
 
-    def training_set(self, root: str | None = None) -> Dataset:
+    def training_set(self, root: str | Path | None = None) -> Dataset:
         """The examples it trains on; `root` is the folder of the official files, by default looked for."""
         data, wanted = graddiv.data.load(self.data.name, "train", root), self.data.examples
         if wanted is not None and wanted > len(data):
             raise GradDivError(f"data.examples is {wanted}, but {self.data.name} has {len(data)} training examples")
         return data if wanted is None else data.take(slice(0, wanted))
 
-    def validation_set(self, root: str | None = None) -> Dataset | None:
+    def validation_set(self, root: str | Path | None = None) -> Dataset | None:
         """The held-out examples by which the best epoch is chosen; None where the last one is taken."""
         return graddiv.data.load(self.data.name, "validation", root) if self.training.select == "best" else None
 
-    def build(self, data: Dataset | None = None, root: str | None = None) -> RandomizedNetwork:
+    def build(self, data: Dataset | None = None, root: str | Path | None = None) -> RandomizedNetwork:
         """F before training; some need `data`, the training set, which is read from `root` where it is not given."""
         name, width = self.network.architecture, self.network.width
 

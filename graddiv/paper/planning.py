@@ -54,6 +54,11 @@ class ComparedRun:
         """The data set of the paper's that this one stands for."""
         return STANDS_FOR.get(self.experiment.data.name, self.experiment.data.name)
 
+    @property
+    def checklist(self) -> Budget:
+        """What is spent on the checklist."""
+        return BUDGETS["checklist"][self.budget.checklist]
+
     def at(self, ratio: float) -> float:
         """A multiple of that radius, to six digits, as file names have them."""
         return float(f"{ratio * self.radius:.6g}")

@@ -14,7 +14,7 @@ from graddiv.distributed import Process
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Target, target_of
 from graddiv.evaluation.behaviours import checklist, settings_of
-from graddiv.evaluation.budget import BUDGETS, Budget
+from graddiv.evaluation.budget import Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import Job, Session
@@ -35,7 +35,7 @@ class Task:
     """One thing to do: train a run, or measure something of it."""
 
     compared: ComparedRun
-    directory: Path
+    run: Run
     need: Need | None  #: None: train it
     taken_over: int = 0  #: epochs that training copies from a run that is planned before it
 
@@ -53,11 +53,6 @@ class Task:
         return f"measure {self.need} of {name}"
 
     @property
-    def run(self) -> Run:
-        """The run directory."""
-        return Run(self.directory)
-
-    @property
     def records(self) -> Path:
         """Where the records of what is measured go."""
         assert self.need is not None
@@ -69,21 +64,18 @@ def tasks_of(request: Request, runs: Path) -> list[Task]:
     tasks, before = list[Task](), set[str]()
     for name, (compared, needs) in request.needs().items():
         taken_over = epochs_taken_over(compared.experiment, before)
-        tasks += [Task(compared, runs / name, need, taken_over) for need in (None, *needs)]
+        tasks += [Task(compared, Run(runs / name), need, taken_over) for need in (None, *needs)]
         before |= set() if compared.shipped else {compared.experiment.digest}
     return tasks
 
 
 class TaskRunner:
-    """Carries tasks out, in this process or with others, on one device; test data is loaded once.
+    """Carries tasks out, in this process or with others, on one device; test data is loaded once."""
 
-    checklist: what is spent on the checklist; if not given, as much as on the suite of attacks.
-    """
-
-    def __init__(self, process: Process, data_root: str | None = None, checklist: Budget | None = None) -> None:
-        self.process, self.data_root, self.checklist = process, data_root, checklist
+    def __init__(self, process: Process, data_root: Path | None = None) -> None:
+        self.process, self.data_root = process, data_root
         self._load = cache(lambda name: load(name, "test", data_root))
-        self._networks: dict[Path, RandomizedNetwork] = {}
+        self._networks: dict[Run, RandomizedNetwork] = {}
 
     def seconds(self, task: Task) -> float:
         """What is left to do of a task, about, on this machine; its architecture is tried for two seconds."""
@@ -99,7 +91,7 @@ class TaskRunner:
         F = bayesian(nn.LayerNorm(1), 0.1) if experiment.random else Dirac(nn.Identity())
         target = self._target(task, F)
         if task.need.name == CHECKLIST_NEED:
-            path, budget = task.records / CHECKLIST, self._checklist(task)
+            path, budget = task.records / CHECKLIST, task.compared.checklist
             found = store.read_json(path) if path.exists() else {}
             done = (found.get("epsilon"), found.get("settings")) == (task.compared.radius, settings_of(budget))
             passes = 0.0 if done else _checklist_passes(budget, len(target.data))
@@ -120,14 +112,14 @@ class TaskRunner:
             process.wait()
         elif task.need is None:
             device = str(process.device)
-            train(experiment, task.directory, data_root=self.data_root, device=device, listeners=listeners)
+            train(experiment, task.run.path, data_root=self.data_root, device=device, listeners=listeners)
         else:
-            if task.directory not in self._networks:  # that of the run measured last is not built again
-                self._networks = {task.directory: task.run.network(self.data_root)}
-            target = self._target(task, self._networks[task.directory])
+            if task.run not in self._networks:  # that of the run measured last is not built again
+                self._networks = {task.run: task.run.network(self.data_root)}
+            target = self._target(task, self._networks[task.run])
             with Session.open(task.records, process, progress) as session:
                 if task.need.name == CHECKLIST_NEED:
-                    checklist(target, task.compared.radius, session, budget=self._checklist(task))
+                    checklist(target, task.compared.radius, session, budget=task.compared.checklist)
                 else:
                     session.run(_jobs(task, target))
 
@@ -139,9 +131,6 @@ class TaskRunner:
         examples = min(filter(None, (task.need.examples, compared.budget.examples)), default=None)
         batch, device = compared.budget.batch, self.process.device
         return target_of(compared.experiment, F, data=data, examples=examples, batch=batch, device=device)
-
-    def _checklist(self, task: Task) -> Budget:
-        return self.checklist or BUDGETS["checklist"][task.compared.budget.checklist]
 
 
 def _jobs(task: Task, target: Target) -> Sequence[Job[Any]]:

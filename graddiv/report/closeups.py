@@ -24,10 +24,17 @@ SIGNIFICANT = 0.05
 class Grid(NamedTuple):
     """What every attack left at one epsilon and, for EOT, one n."""
 
-    epsilon: float
-    n: int  #: 0 where no EOT was run
     comparison: Comparison
     table: Table
+
+    @property
+    def epsilon(self) -> float:
+        return self.comparison.attacks[0].epsilon
+
+    @property
+    def n(self) -> int:
+        """n of EOT; 0 if there was none."""
+        return max((r.n for r in self.comparison.attacks if r.mode == "eot"), default=0)
 
     def labels(self, *runs: ReportRun) -> list[str]:
         """Attacks that were run on all these runs: Totals over different attacks do not compare."""
@@ -41,13 +48,6 @@ class Grid(NamedTuple):
     def records(self, run: ReportRun) -> tuple[AttackRecord, ...]:
         """The records of a run, clean images among them."""
         return next((each.attacks for each in self.comparison.runs if each == run), ())
-
-
-def grid_of(comparison: Comparison, table: Table) -> Grid:
-    """The grid that a table of attacks shows."""
-    attacked = comparison.attacks
-    n = max((r.n for r in attacked if r.mode == "eot"), default=0)
-    return Grid(attacked[0].epsilon, n, comparison, table)
 
 
 def close_ups(

@@ -12,7 +12,7 @@ from graddiv import store
 from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
-from graddiv.report.published import PaperValues, Publication
+from graddiv.report.published import PaperValues
 from graddiv.runs import CHECKLIST, Run
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
@@ -117,11 +117,10 @@ class Comparison:
 
     runs: tuple[ReportRun, ...]
     scale: str  #: at which ours were obtained: stands beside every number of ours
-    publication: Publication = PaperValues
 
     def published(self, run: ReportRun) -> PaperValues:
-        """Values of the publication at the radii that correspond to those of a run."""
-        return self.publication(run.data, run.epsilon or 0.0)
+        """The paper's values at the radii that correspond to those of a run."""
+        return PaperValues(run.data, run.epsilon or 0.0)
 
     def said(self, figure: str, radii: Iterable[tuple[ReportRun, float]]) -> str:
         """What its text says of a figure of these runs, each at its radius; nothing if it does not fit all of them."""

@@ -16,7 +16,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import title_of
 from graddiv.records import AttackRecord, Record, wilson
-from graddiv.report.closeups import Grid, close_ups, crossing, grid_of, verdict
+from graddiv.report.closeups import Grid, close_ups, crossing, verdict
 from graddiv.report.comparison import Comparison, ReportRun, is_eot, titles
 from graddiv.report.figures import accuracy, gradients, matrices  # noqa: F401  these register, too
 from graddiv.report.output import DRAWN_OF, RENDERERS, Figure, Table, data_uri, fill, image, save
@@ -44,7 +44,7 @@ def render(plan: Plan, directory: Path) -> tuple[Path, list[Table]]:
         title = f"{item.about}: {made.title}" if item.about else made.title
         drawn[item.name] = replace(made, name=item.name, title=title)
         if item.renderer == ATTACK_TABLE:
-            grids[item.name] = grid_of(comparison, made)
+            grids[item.name] = Grid(comparison, made)
     if plan.headline is not None and plan.headline not in grids:
         tables_of_attacks = ", ".join(grids) or "none, for there is no table of attacks"
         raise GradDivError(f"the headline of the plan is {plan.headline!r}, expected one of {tables_of_attacks}")

@@ -39,7 +39,7 @@ def train(
     experiment: Experiment,
     directory: Path,
     *,
-    data_root: str | None = None,
+    data_root: str | Path | None = None,
     device: str | None = None,
     sync_batch_norm: bool = False,
     listeners: Sequence[Listener] = (),
@@ -56,7 +56,7 @@ def train(
     with ExitStack() as stack:
         process = stack.enter_context(join_processes(device))
         if process.writes:
-            stack.enter_context(Run(directory).lock())
+            stack.enter_context(store.locked(directory))
         training = _Training(experiment, Run(directory), data_root, process, sync_batch_norm)
         if training.log is not None:
             stack.callback(training.log.close)
@@ -70,7 +70,7 @@ class _Training:
     """One training, from its last checkpoint to its end."""
 
     def __init__(
-        self, experiment: Experiment, run: Run, data_root: str | None, process: Process, sync_batch_norm: bool
+        self, experiment: Experiment, run: Run, data_root: str | Path | None, process: Process, sync_batch_norm: bool
     ) -> None:
         self.experiment, self.run, self.process, self.settings = experiment, run, process, experiment.training
         self.data, self.validation = experiment.training_set(data_root), experiment.validation_set(data_root)

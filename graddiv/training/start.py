@@ -50,8 +50,8 @@ def first_stages_beside(experiment: Experiment, run: Run) -> Run | None:
     """The finished run beside this one that trained just its first stages, as many of them as possible."""
     for before in experiment.first_stages:
         for other in (Run(path) for path in sorted(run.path.parent.glob(f"*-{before.digest}"))):
-            finished = other.last_checkpoint.exists() and not other.is_locked and other.epochs_done == before.epochs
-            if other != run and finished and _can_go_on(other, run):
+            finished = other.last_checkpoint.exists() and not store.is_locked(other.path)
+            if other != run and finished and other.epochs_done == before.epochs and _can_go_on(other, run):
                 return other
     return None
 

@@ -42,7 +42,7 @@ from graddiv.experiment import Experiment
 from graddiv.geometry import L2
 from graddiv.networks import Dirac, bayesian
 from graddiv.recipes import recipe, title
-from graddiv.report.closeups import Grid, grid_of
+from graddiv.report.closeups import Grid
 from graddiv.report.comparison import CHECKLIST, Comparison, ReportRun, load_run
 from graddiv.report.page import Choices, plan_for
 from graddiv.report.plan import ATTACK_TABLE, Plan
@@ -98,7 +98,7 @@ def at(
 def grid(of: Comparison, **chosen: Any) -> Grid:
     """The grid of the table that `at` chooses."""
     one = at(of, **chosen)
-    return grid_of(one, attack_table(one))
+    return Grid(one, attack_table(one))
 
 
 def swept(of: Comparison, over: str) -> Comparison:

@@ -6,7 +6,6 @@ trained at 0.3, stands beside 0.2533 of a network that was trained at 0.2, and b
 
 import csv
 import math
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -109,7 +108,3 @@ class PaperValues:
         wanted = (self.data, method, attack)
         of_row = [row for row in rows("supplement") if (row["data"], row["method"], row["attack"]) == wanted]
         return [(row["epsilon"], row["accuracy"]) for row in of_row if row["n"] in (None, n)]
-
-
-Publication = Callable[[str, float], PaperValues]
-"""(data set, radius of our adversarial training) -> the values that stand beside ours."""
