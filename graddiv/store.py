@@ -1,4 +1,4 @@
-"""Files that survive a crash and tell when they are damaged: everything that graddiv reads or writes goes through here.
+"""Files that survive a crash and reveal damage: everything that graddiv reads or writes goes through here.
 
 Writes are atomic.  Readers take regular files only, of a reasonable size, in UTF-8 whatever the locale, and turn every
 failure into a `GradDivError`.  Checkpoints, records and lines of logs carry a checksum, which is verified.

@@ -63,7 +63,6 @@ class Search:
 
     @property
     def size(self) -> int:
-        """The number of trials."""
         return len(self.regularizers) * len(self.lambdas) if self.sampler == "grid" else self.trials
 
 
@@ -164,7 +163,7 @@ class Queue:
 
     @contextmanager
     def next(self) -> Iterator[Trial | None]:
-        """A trial for this process to do, and for no other as long as the context lasts."""
+        """A trial that is reserved for this process as long as the context lasts."""
         with ExitStack() as stack:
             with self._alone():  # a trial that runs and that nobody owns would be taken for abandoned
                 trial = self._abandoned() or self._new()
@@ -174,7 +173,7 @@ class Queue:
             yield trial
 
     def tell(self, trial: Trial, **values: float | str | None) -> None:
-        """Keep the values of a trial; one without the value `robust` diverged, and would do so again."""
+        """Store the values of a trial; one without the value `robust` diverged, and is not repeated."""
         with _storage_errors(self.url):
             for key, value in values.items():
                 trial.set_user_attr(key, value)
@@ -187,7 +186,6 @@ class Queue:
         return sorted((Result(*point, *map(values.get, VALUES)) for point, values in ended.items()), key=_rank)
 
     def directory(self, trial: Trial | FrozenTrial) -> Path:
-        """The run directory of a trial."""
         regularizer, lam = point_of(trial)
         return self.out / f"{regularizer}-{lam:.6g}"
 
@@ -198,7 +196,7 @@ class Queue:
             yield
 
     def _trials(self, *states: str) -> list[FrozenTrial]:
-        """The trials in these states whose point is known: a process may die before it has told it."""
+        """The trials in these states whose point is known: a process may die before it stores it."""
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.name in states and None not in point_of(trial)]
 

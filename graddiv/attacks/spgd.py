@@ -63,8 +63,8 @@ class StochasticPGD(Attack):
 
 
 COSINE = 0.85  #: enough draws give this cosine to the true gradient: what is left averages out over the steps
-STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta pay; above it they slow the attack down
-FEWEST_STEPS = 50  #: more draws never leave fewer iterations than this
+STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta help; above it they slow the attack down
+FEWEST_STEPS = 50  #: however noisy the gradient, an attack has at least so many iterations
 PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever sees them
 
 

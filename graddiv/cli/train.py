@@ -90,7 +90,7 @@ def tune(
 
 
 def _prepare(experiment: "Experiment", machine: Machine) -> str:
-    """Check that the data set is here; return about how long training takes, its network is tried for two seconds."""
+    """Check that the data set is here; run the network for two seconds and return an estimate of the training time."""
     from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
     from graddiv.distributed import chosen_device

@@ -1,4 +1,4 @@
-"""A data set: its `Source` says what is known before it is read, a `Dataset` holds a split in memory."""
+"""A data set: its `Source` holds what is known before it is read, a `Dataset` a split in memory."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +50,7 @@ class Source:
     downloads: Sequence[Download] = ()
     embedded: bool = False  #: Whether it ships with the package, in the folder PACKAGE.
     crop_and_flip: bool = False  #: Whether training augments it with random crops and flips.
-    title: str = ""  #: What tables call it, if not by its name.
+    title: str = ""  #: Its name in tables, if it is another.
 
     @property
     def training_examples(self) -> int:
@@ -60,7 +60,7 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one split; pixels stay bytes, which take a quarter of the memory, `batch` makes floats."""
+    """Images and labels of one split; pixels are stored as bytes, `batch` converts them to floats."""
 
     name: str
     split: str

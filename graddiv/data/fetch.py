@@ -14,7 +14,7 @@ from graddiv.data.files import md5_of
 from graddiv.errors import GradDivError
 from graddiv.progress import Progress
 
-ATTEMPTS = 5  #: Attempts in a row that bring nothing new, after which a download is given up.
+ATTEMPTS = 5  #: A download is given up after so many attempts in a row without new bytes.
 PAUSE = 1.0  #: Seconds before the second attempt; the pause doubles with each failure.
 TIMEOUT = 30.0  #: Seconds without a byte after which an attempt has failed.
 CHUNK = 1 << 18  #: Bytes read at a time.

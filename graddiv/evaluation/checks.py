@@ -23,11 +23,11 @@ from graddiv.seeding import fold, generator
 
 __all__ = ["CHECKS"]
 
-DRAWN, REPEATING = 32, 0.5  #: Draws that are counted; where at most this share of them differs, noise has few values.
+DRAWN, REPEATING = 32, 0.5  #: Draws to compare; if at most this share of them differs, the noise has few values.
 MANY = 30  #: Examples from which on an accuracy is compared with chance.
 STEP = 0.5 / 255  #: How far pixels are moved, at most, to see whether the gradient changes at once: half a gray level.
-STEADY, SHATTERED = 0.5, 0.1  #: Cosines of gradients so close: from the first on all is well, below the second noise.
-MANY_ZERO, MOST_ZERO = 0.1, 0.5  #: Shares of zero gradients, with which attacks miss images, or the whole network.
+STEADY, SHATTERED = 0.5, 0.1  #: Cosines of these gradients: smooth from the first on, noise below the second.
+MANY_ZERO, MOST_ZERO = 0.1, 0.5  #: Shares of zero gradients from which attacks miss images, or the network.
 AWAY = 8 / 255  #: How far pixels are moved, at most, to see whether gradients of draws are as diverse there.
 KINKED = 0.15  #: How much greater the cosine of two draws is there than at the images, where they disperse in a kink.
 AGREE, DISAGREE = 0.1, 0.5  #: Relative errors up to which a gradient is right, and from which on it is wrong.
@@ -77,7 +77,7 @@ def random(seen: Inspection) -> Answer:
 
 @check("the same noise gives the same answer", decisive=("fail",))
 def replay(seen: Inspection) -> Answer:
-    """A sample model is a function: called twice it must say the same."""
+    """A sample model is a function: two calls must return the same."""
     again = seen.answer(seen.models[0], seen.x)
     apart = float((again - seen.logits[0]).abs().max())
     numbers = {"largest_difference": apart}
@@ -89,7 +89,7 @@ def replay(seen: Inspection) -> Answer:
 
 @check("an answer depends on its own image alone")
 def pointwise(seen: Inspection) -> Answer:
-    """f(x)[0] must not change with x[1:], for the same noise; that noise falls on rows by their place is no harm."""
+    """f(x)[0] must not change with x[1:], for the same noise; noise may depend on the row."""
     if len(seen.x) < 2:
         return "not enough evidence", "there is one image only", {}
     f, z, others = seen.models[0], seen.logits[0], seen.x.clone()
@@ -177,7 +177,7 @@ def gradients(seen: Inspection) -> Answer:
 
 
 def _lost(seen: Inspection, what: str, numbers: dict[str, Any]) -> Answer:
-    """The finding of gradients that are not there: where they are lost, and what to do."""
+    """The answer if gradients are missing: where they are lost, and what to do."""
     layer = numbers["layer"] = dying_layer(seen.F.module, seen.models[0], *seen.near)
     where = f"lost in the layer {layer}" if layer else "lost in code of the network's own forward"
     remedy = "straight_through(fn) in its place lets them through as if it were the identity"

@@ -29,7 +29,7 @@ from graddiv.networks.prediction import count_models, logits_from, models_of, pr
 from graddiv.records import kinds
 from graddiv.seeding import fold, uniform
 
-GRADIENTS = 100  #: How many gradients, one for each sample model, the paper estimates concentration from.
+GRADIENTS = 100  #: Gradients, one for each sample model, from which the paper estimates concentration.
 #: The angles, in degrees, by which gradients are rotated in the paper's cosine figure.
 ANGLES = tuple(float(angle) for angle in range(0, 91, 10))
 SHARES = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  #: Distances from the example, as shares of epsilon.
@@ -38,12 +38,12 @@ REACH = 3.0  #: How far the plane of decision regions extends from the image, in
 ABSTAIN = -1  #: The label of an example for which no class is sure enough to win the vote.
 DRAWS = 1000  #: Draws behind a certificate; 100,000 in Cohen et al., which here would take hours.
 CHOOSING = 100  #: Draws that choose the class, apart from those that bound its share.
-ALPHA = 0.001  #: How often a certificate may be wrong by bad luck of the draws.
+ALPHA = 0.001  #: The probability that a certificate is wrong because of unlucky draws.
 
 
 @measurement("concentration", kinds.ConcentrationRecord, lambda budget: {"n": budget.gradients})
 def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.ConcentrationRecord]:
-    """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example."""
+    """Measure how much the gradients of n sample models point the same way, by kappa^ and others, for every example."""
     _check_two(n)
     p = target.pixels
 
@@ -216,7 +216,7 @@ def _check_two(n: int) -> None:
 def boundary_job(
     target: Target, *, epsilon: float, examples: int = 4, models: int = 10, grid: int = 41, n: int = 10, m: int = 20
 ) -> Job[kinds.BoundaryRecord]:
-    """The class that each sample model, and last the ensemble, names at x + c_i axis_1 + c_j axis_2, cut to the box.
+    """The class that each sample model, and last the ensemble, predicts at x + c_i axis_1 + c_j axis_2, clipped.
 
     The axes are perturbations of two runs of EOT-PGD, the second made orthogonal to the first and as long.
     """

@@ -34,11 +34,11 @@ WEIGHTED = (*CONVOLUTIONS, nn.Linear)
 class Site(nn.Module, ABC):
     """layer(h~), or with `after` h~ for h = layer(x): h perturbed by noise, which is no part of the state_dict.
 
-    layer: the layer in whose place it stands.
-    settings: what a subclass declares beside it, kept as attributes.
+    layer: the layer that it replaces.
+    settings: the values of attributes that a subclass declares.
     """
 
-    defense: ClassVar[str]  #: whose site it is, for messages
+    defense: ClassVar[str]  #: the name of its defense, for messages
     after: bool = False  #: whether the output of the layer is perturbed, not its input
 
     def __init__(self, layer: nn.Module, **settings: Any) -> None:
@@ -86,7 +86,7 @@ class Visit(NamedTuple):
 
 
 class SiteNetwork(RowNoise):
-    """Noise at each of the sites, which take the place of their layers in the module; `visits` are what `find` says."""
+    """Noise at sites, which replace their layers in the module; `find` returns the `visits`."""
 
     def __init__(
         self, module: nn.Module, sites: Mapping[str, Site], visits: Mapping[str, Visit], **settings: Any
@@ -156,7 +156,7 @@ class NoiseSite(Site):
 
 
 class RSENetwork(SiteNetwork):
-    """h <- h + sigma * noise, noise ~ N(0, I), before every convolution, in training (each example apart) and later."""
+    """h <- h + sigma * noise, noise ~ N(0, I), before every convolution, in training (per example) and later."""
 
 
 @defense("rse")

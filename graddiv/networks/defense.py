@@ -27,18 +27,18 @@ class Minibatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a network is trained: with the cross-entropy of a fresh draw, and nothing added to it."""
+    """How a network is trained; by default with the cross-entropy of a fresh draw and no penalties."""
 
     interpolated: ClassVar[bool] = False  #: whether training is on interpolated examples
 
     @property
     def in_pairs(self) -> bool:
-        """Whether training looks at each example together with its neighbour in the batch."""
+        """Whether training combines each example with its neighbor in the batch."""
         return self.interpolated
 
     @property
     def passes(self) -> float:
-        """What the loss of an example costs, about, in forward passes of the architecture."""
+        """The approximate cost of the loss of an example, in forward passes of the architecture."""
         return 3.0
 
     def trained(self, F: RandomizedNetwork) -> RandomizedNetwork:
@@ -118,5 +118,5 @@ def _wanted_by(of: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def neighbours(b: int, device: torch.device) -> Tensor:
-    """For each of b rows its neighbour: the same however many processes share the batch, in even parts."""
+    """The index of the neighbor of each of b rows; the same if several processes share the batch in even parts."""
     return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)

@@ -20,7 +20,7 @@ from graddiv.seeding import fold, numbers, uniform
 
 
 class EnsembleNetwork(RandomizedNetwork):
-    """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every question.
+    """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every call.
 
     `predict` asks every member once where they are equally likely: the deterministic ensembles of GAL, ADP and DVERGE.
     """
@@ -73,7 +73,7 @@ def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None
 
 @dataclass(frozen=True)
 class EnsembleTraining(Rules):
-    """1/k sum_i CE(f_i(x), y): every member learns at every step; less ADP's diversity / k, or else DVERGE's loss.
+    """1/k sum_i CE(f_i(x), y): every member learns at every step; minus ADP's diversity / k, or DVERGE's loss instead.
 
     input_noise: sigma of Gaussian noise on half of the images; GAL needs 0.045.
     adp_alpha, adp_beta: weights of the ensemble's entropy and of the log volume of wrong classes; 2 and 0.5 in ADP.

@@ -52,7 +52,7 @@ class WeightNoise(RandomizedNetwork):
 
 @dataclass
 class _WarnOfMeanNetwork:
-    """Says once that the module itself, called in training, is the network without noise: its sigma learns nothing."""
+    """Warns once if the module itself is called in training: without noise, its sigma learns nothing."""
 
     kind: str
     name: str
@@ -74,7 +74,7 @@ class _WarnOfMeanNetwork:
 
 
 def _perturbed(w: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
-    """w + scale * noise, stored as w is: torch would store a weight of one input channel anew, not channels_last."""
+    """w + scale * noise in the memory format of w, which torch would not keep for a single input channel."""
     if torch.is_grad_enabled():  # no `out` for what is differentiated
         return torch.addcmul(w, scale, noise)
     return torch.addcmul(w, scale, noise, out=torch.empty_like(w))
@@ -108,7 +108,6 @@ class GaussianNetwork(WeightNoise):
         self.log_sigma = nn.ParameterDict({_key(n): torch.full_like(mu[n], math.log(init_sigma)) for n in names})
 
     def scale(self, name: str) -> Tensor:
-        """sigma = exp(log_sigma)."""
         return torch.exp(self.log_sigma[_key(name)])
 
     def kl(self) -> Float[Tensor, ""]:

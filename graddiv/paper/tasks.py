@@ -1,4 +1,4 @@
-"""What a request asks for, task by task: train a run, or measure something of it; what is on disk is not done again."""
+"""The tasks of a request: train a run, or measure something on it; work that is on disk is not repeated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ from graddiv.training.start import first_stages_beside
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do: train a run, or measure something of it."""
+    """One thing to do: train a run, or measure something on it."""
 
     compared: ComparedRun
     run: Run
@@ -54,13 +54,12 @@ class Task:
 
     @property
     def records(self) -> Path:
-        """Where the records of what is measured go."""
         assert self.need is not None
         return self.run.records / self.need.set
 
 
 def tasks_of(request: Request, runs: Path) -> list[Task]:
-    """Every task that the request needs, each once, run by run."""
+    """Every task of the request, each once, run by run."""
     tasks, before = list[Task](), set[str]()
     for name, (compared, needs) in request.needs().items():
         taken_over = epochs_taken_over(compared.experiment, before)
@@ -78,7 +77,7 @@ class TaskRunner:
         self._networks: dict[Run, RandomizedNetwork] = {}
 
     def seconds(self, task: Task) -> float:
-        """What is left to do of a task, about, on this machine; its architecture is tried for two seconds."""
+        """Estimate the seconds left of a task on this machine; its architecture is timed for two seconds."""
         experiment, device = task.compared.experiment, str(self.process.device)
         if task.need is None:
             if task.compared.shipped:
@@ -152,7 +151,7 @@ def _checklist_passes(budget: Budget, examples: int) -> float:
 
 
 def claim(directory: Path, what: dict[str, object], force: bool) -> None:
-    """Make the directory this target's; a report of another one is not overwritten unless forced."""
+    """Claim the directory for this target; the report of another one is not overwritten unless forced."""
     store.make_directory(directory)
     mark = directory / "reproduce.json"
     if force:

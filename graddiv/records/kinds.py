@@ -32,7 +32,7 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     label: str  #: The row of the table, such as EOT-PGD; "clean" for images as they are.
     attack: Mapping[str, Any] | None  #: The settings of the attack; None for clean images.
-    source: str | None = None  #: The network that was attacked in place of the one that is judged.
+    source: str | None = None  #: The network that was attacked instead of the one that is judged.
     mode: str  #: How the adversary sees the network: fixed, eot1 or eot.
     n: int  #: Sample models at each iteration.
     m: int  #: Iterations.
@@ -54,12 +54,11 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     @property
     def is_clean(self) -> bool:
-        """Whether the images were left as they are."""
         return self.attack is None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes an attack another one than its namesakes; repeats differ in nothing but seeds."""
+        """The settings that tell attacks of one name apart; repeats differ only in seeds."""
         own = {key: value for key, value in (self.attack or {}).items() if key != "seed"}
         return {"epsilon": self.epsilon, "n": self.n, **own}
 
@@ -102,10 +101,7 @@ class TotalRecord(JudgedRecord, kind="total"):
 
     @property
     def share_of_passes(self) -> float:
-        """Passes spent, as a share of what all attacks cost on all images, judged by those that each saw.
-
-        NaN if an attack never ran.
-        """
+        """Passes spent, as a share of the estimated cost of all attacks on all images; NaN if an attack never ran."""
         if not (counts := self.seen.sum(0)).all():
             return float("nan")
         return float(self.passes.sum() / (self.passes.sum(0) / counts * self.examples).sum())
@@ -354,7 +350,7 @@ class CertificateRecord(MeasurementRecord, kind="certificate"):
 
 
 class JudgementRecord(MeasurementRecord, kind="judgement", named_by=("of",)):
-    """What many sample models, and ensembles of them, say of images that had no part in drawing them."""
+    """Whether many sample models, and ensembles of them, are right on images that were made without them."""
 
     of: str  #: Which images: clean or attacked.
     images: str  #: sha256 of these images.
@@ -379,8 +375,8 @@ class TrajectoryRecord(MeasurementRecord, kind="trajectory", named_by=("epsilon"
     alpha: float
     loss: Float[np.ndarray, "b steps"]  #: Before the first step and after each, on the common draws.
     fooled: Bool[np.ndarray, "b steps"]  #: Whether the ensemble of the common draws is wrong.
-    fooled_seen: Bool[np.ndarray, " b"]  #: Whether that of the last step's own draws is wrong at the end.
-    fooled_fresh: Bool[np.ndarray, " b"]  #: Whether one of draws that had no part in anything is.
+    fooled_seen: Bool[np.ndarray, " b"]  #: Whether the ensemble of the last step's draws is wrong at the end.
+    fooled_fresh: Bool[np.ndarray, " b"]  #: Whether an ensemble of fresh draws is wrong at the end.
 
     @property
     def summary(self) -> str:

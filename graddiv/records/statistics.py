@@ -219,7 +219,7 @@ def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
 
 
 def told_apart(attacks: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """The label of each attack, given with its settings; namesakes say which settings differ."""
+    """Label attacks, given with their settings; those of one name list the settings that differ."""
     labels = []
     for label, own in attacks:
         namesakes = [settings for name, settings in attacks if name == label]

@@ -1,4 +1,4 @@
-"""The page of an audit, drawn from its card and images, and the board of several cards; words are in the templates."""
+"""The page of an audit, drawn from its card and images, and the board of several cards; their text is in templates."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,7 +53,7 @@ def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
 
 
 def _write_page(path: Path, template: str, title: str, **content: Any) -> Path:
-    """Write what the template makes of its content; the layout is told of one method."""
+    """Fill a template, whose layout shows a single method, and write the page."""
     html = fill(template, titles=[title], colours=[style.BLACK], square=[False], attacked=[0], **content)
     store.write(path, html.encode())
     return path

@@ -1,4 +1,4 @@
-"""What the page says beside tables and figures: single examples with their gradients, and what GradDiv changed.
+"""What the page shows beside tables and figures: single examples with their gradients, and what GradDiv changed.
 
 Two runs are judged on the same examples; verdict.html.jinja and crossing.html.jinja say it in words.
 """
@@ -22,7 +22,7 @@ SIGNIFICANT = 0.05
 
 
 class Grid(NamedTuple):
-    """What every attack left at one epsilon and, for EOT, one n."""
+    """The accuracies under every attack at one epsilon and, for EOT, one n."""
 
     comparison: Comparison
     table: Table
@@ -37,7 +37,7 @@ class Grid(NamedTuple):
         return max((r.n for r in self.comparison.attacks if r.mode == "eot"), default=0)
 
     def labels(self, *runs: ReportRun) -> list[str]:
-        """Attacks that were run on all these runs: Totals over different attacks do not compare."""
+        """Attacks that all these runs have: Totals over different attacks are not comparable."""
         found = dict.fromkeys(r.label for r in self.comparison.attacks)
         return [label for label in found if all(self.of(run, label) for run in runs)]
 
@@ -177,7 +177,7 @@ class Verdict(NamedTuple):
     robust: Paired | None
     clean: Paired | None
     rho: tuple[float | None, float | None]  #: Concentration of the gradients, debiased.
-    lower: tuple[int, int, float] | None  #: On how many examples it is lower, of how many, and p; None: from the log.
+    lower: tuple[int, int, float] | None  #: Examples where it is lower, all examples, and p; None without records.
 
 
 def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
@@ -225,7 +225,7 @@ def crossing(curve: Comparison) -> dict[str, Any] | None:
 
     pairs = {epsilon: Paired(at(baseline, epsilon), at(graddiv, epsilon)) for epsilon in (trained_at, *beyond)}
     far = max(beyond, key=lambda epsilon: abs(pairs[epsilon].points))
-    trainings = len(baseline) if len(baseline) == len(graddiv) else 0  # told only where both have as many
+    trainings = len(baseline) if len(baseline) == len(graddiv) else 0  # shown only if both have as many
     compared = {"titles": [run.title for run in curve.pair], "trainings": trainings, "pairs": pairs}
     return {**compared, "trained_at": trained_at, "far": far}
 

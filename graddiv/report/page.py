@@ -135,7 +135,7 @@ def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
 
 
 def _place(comparison: Comparison, run: ReportRun) -> int:
-    """Where the page has the method of a run: all its trainings are drawn as the first one is."""
+    """The index of the first run of the same method, whose look all trainings share."""
     return [other.title for other in comparison.runs].index(run.title)
 
 
@@ -177,7 +177,7 @@ class Choices:
 
 
 def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
-    """A report on these runs, of all their records that the choices allow."""
+    """The plan of a report on these runs, with all records that the choices allow."""
     runs = {path.resolve().name: ReportRun(path, "") for path in paths}
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
@@ -216,7 +216,7 @@ def _item(renderer: str, records: Mapping[str, tuple[str, ...]], name: str = "")
 
 
 def _titles(experiments: Mapping[str, Experiment]) -> dict[str, str]:
-    """Runs share a title only if they differ in nothing but the seed; else it says in what, or which run it is."""
+    """Titles of runs; runs share one only if they differ in nothing but the seed."""
     names = {key: title_of(e) for key, e in experiments.items()}
     methods = {}  # all settings but the seed, and of the network it starts from whether there is one
     for key, experiment in experiments.items():

@@ -29,7 +29,7 @@ NO_DATE = (1980, 1, 1, 0, 0, 0)  #: equal runs give equal bytes
 
 
 class Part(BaseModel):
-    """What is read from a file, and has no other fields."""
+    """A model that is read from a file and admits no other fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,7 +47,7 @@ class PlannedItem(Part):
     name: str  #: of its files
     renderer: str  #: what draws it: a name in RENDERERS
     records: dict[str, tuple[str, ...]]  #: run -> the files below its records; none where the training log is enough
-    about: str = ""  #: what it looks into, where a report has several of its kind; stands before its title
+    about: str = ""  #: its topic, before its title, if a report has several of its kind
 
 
 class Plan(Part):

@@ -85,7 +85,7 @@ def _papers(comparison: Comparison, run: ReportRun, label: str, epsilon: float, 
 
 
 def _lowest(rows: dict[str, Row]) -> str | None:
-    """The attack that decides the Total; none does where all leave the same."""
+    """The attack with the lowest accuracy, which decides the Total; None if all are equal."""
     attacks = {label: row.accuracy.mean for label, row in rows.items() if label != "clean" and "Total" not in label}
     return min(attacks, key=lambda label: attacks[label]) if len(set(attacks.values())) > 1 else None
 
@@ -106,11 +106,11 @@ class Line(NamedTuple):
     attack: str
     n: int | None  #: None for deterministic networks
     run: ReportRun
-    trainings: int  #: how many of the method were attacked so
+    trainings: int  #: how many trainings of the method were attacked so
     fixed: dict[str, Any]  #: the other settings of the attack
     ours: dict[float, Summary]
     papers: dict[float, float]
-    papers_title: str  #: empty where there are none, or another variant of the method has told them
+    papers_title: str  #: empty if there are none, or another variant of the method shows them
 
     def texts(self, epsilons: Iterable[float]) -> Iterator[str]:
         """The paper's values."""
@@ -249,7 +249,7 @@ def checklist_table(comparison: Comparison) -> Table | None:
     )
 
 
-ENOUGH = 0.9  #: a cosine to the true gradient that an adversary may be content with
+ENOUGH = 0.9  #: the cosine to the true gradient for which draws are counted
 NOISE = "method, where, ρ, |μ|, tr Cov, q, cosine predicted, cosine measured, draws for 0.9"
 
 
