@@ -192,7 +192,7 @@ def run(contestant: str, quick: bool) -> None:
             measure(lambda: plain_passes(F, x, y, int(option)), warm_up=lambda: plain_passes(F, x, y, 1))
         case "pgd":
             cell = Cell(PGD(m=10), "eot", N, EPSILON, 0)
-            measure(lambda: attack_all(hundred, [cell]), warm_up=lambda: attack_all(hundred.first(10), [cell]))
+            measure(lambda: attack_all(hundred, [cell]), warm_up=lambda: attack_all(hundred.take(slice(0, 10)), [cell]))
         case "transfer":
             measure(lambda: IN_MEMORY.run([transfer_job(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
         case "naive transfer":

@@ -215,10 +215,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock on this file; if another process has it, wait for it or raise an error.
-
-    The file must not be a link: what it leads to would be overwritten.
-    """
+    """Hold the lock on this file, which must not be a link; if another process has it, wait or raise an error."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:

@@ -1,7 +1,4 @@
-"""The fast adaptive boundary attack (Croce & Hein 2020), and what minimal-norm attacks (FAB, B&B) share.
-
-FAB goes to the nearest linearized boundary, and back towards x0.
-"""
+"""The fast adaptive boundary attack (Croce & Hein 2020), and what minimal-norm attacks (FAB, B&B) share."""
 
 import math
 from abc import abstractmethod

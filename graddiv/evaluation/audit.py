@@ -122,7 +122,7 @@ def audit(
 def examine(
     given: GivenModel, data: Examples, seed: int
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
-    """Make all checks and fix what can be fixed; return the network, the one that gradients are taken of, the checks."""
+    """Make all checks and fix what can be fixed; return the network, the one whose gradients are used, the checks."""
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
     inspect = partial(Inspection, x=x, y=y, seed=seed, declared=given.declared)
     F = models.rescaled(given.F, data.bounds)

@@ -1,8 +1,7 @@
 """Does a high accuracy under attack mean robustness, or only gradients that mislead attacks?
 
 The five behaviours of obfuscated gradients (Athalye et al. 2018), convergence, and signs that an attack failed for its
-own reasons (Pintor et al. 2022).  Attacks are compared by an ensemble that had no part in choosing them.
-In the paper: docs/equations.md.
+own reasons (Pintor et al. 2022).  An ensemble that does not choose attacks compares them.  See docs/equations.md.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""The measurements: how concentrated gradients are and what an adversary gains by it, and what sample models decide.
-
-In the paper: docs/equations.md.
-"""
+"""The measurements of gradients, of what an adversary gains, and of sample models' answers.  See docs/equations.md."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -63,7 +60,7 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.Concen
 def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = 4) -> Job[kinds.GradientsRecord]:
     """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
     _check_two(n)
-    target = target.first(examples)
+    target = target.take(slice(0, examples))
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
@@ -220,7 +217,7 @@ def boundary_job(
 
     The axes are perturbations of two runs of EOT-PGD, the second made orthogonal to the first and as long.
     """
-    target = target.first(examples)
+    target = target.take(slice(0, examples))
     models = min(models, count_models(target.F, max(models, target.n_ensemble)))
     attack = PGD(m=m, random_start=True)
     low, high = attack.geometry.bounds

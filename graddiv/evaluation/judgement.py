@@ -73,7 +73,7 @@ def judgement_job(target: Target, of: str, *, ensembles: int = 10) -> Job[Judgem
 
 
 def three_numbers(of_ensemble: JudgementRecord, record: JudgementRecord) -> ThreeNumbers:
-    """Estimate accuracies from two records: on images that attack the ensemble, and on those that attack single draws."""
+    """Estimate accuracies from two records: of images that attack the ensemble, and of those that attack a draw."""
     ensemble, draws = summary(list(of_ensemble.correct.T)), record.right.shape[1]
     exact = record.outcomes > 0 or draws == 1
 

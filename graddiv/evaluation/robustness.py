@@ -78,7 +78,6 @@ class Cell:
         return EOT(F, self.n, address) if support is None or len(support.noises) > self.n else Exact(F)
 
     def label(self, F: RandomizedNetwork) -> str:
-        """The row of the table."""
         if self.attack is None:
             return "clean"
         label = self.attack.label(self.view(F, 0))
@@ -174,7 +173,7 @@ def strong_plan(
 
 def pilot(target: Target, epsilon: float, session: Session, geometry: Geometry) -> tuple[float, float]:
     """The medians of rho and q of the gradients at the end of a short attack on the first examples."""
-    few = target.first(PILOT_EXAMPLES)
+    few = target.take(slice(0, PILOT_EXAMPLES))
     [record] = session.run([gradient_noise_job(few, epsilon=epsilon, geometry=geometry).below(PILOTS)])
     return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))
 

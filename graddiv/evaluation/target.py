@@ -92,10 +92,6 @@ class Target:
         """The dimension of an image."""
         return self.data.batch(slice(0, 1))[0].numel()
 
-    def first(self, count: int) -> "Target":
-        """The same target on its first `count` examples alone."""
-        return self.take(slice(0, count))
-
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
         """The same target on these examples alone."""
         return replace(self, data=self.data.take(rows))

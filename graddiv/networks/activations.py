@@ -245,7 +245,6 @@ class WCANetwork(SiteNetwork):
 
     @property
     def head(self) -> HeadNoise:
-        """The classifier with its noise."""
         return next(m for m in self.module.modules() if isinstance(m, HeadNoise))
 
     def log_variances(self) -> Float[Tensor, " c"]:

@@ -84,7 +84,6 @@ class Defense(NamedTuple):
         return self.factory(**made, **_wanted_by(self.factory, settings))
 
     def rules_of(self, settings: Mapping[str, Any]) -> Rules:
-        """The rules with these settings."""
         return self.rules(**_wanted_by(self.rules, settings))
 
 

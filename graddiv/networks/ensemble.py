@@ -33,7 +33,6 @@ class EnsembleNetwork(RandomizedNetwork):
 
     @property
     def members(self) -> list[nn.Module]:
-        """The k networks."""
         return list(self.module)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:

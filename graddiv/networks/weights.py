@@ -28,7 +28,23 @@ class WeightNoise(RandomizedNetwork):
     def __init__(self, module: nn.Module, names: list[str]) -> None:
         super().__init__(module)
         self.names = names
-        module.register_forward_pre_hook(_WarnOfMeanNetwork(type(self).__name__, names[0]))
+        self._warned = False
+        module.register_forward_pre_hook(self._warn_of_mean_network)
+
+    def _warn_of_mean_network(self, module: nn.Module, inputs: object) -> None:
+        """Warn once if the module itself is called in training: without noise, its sigma learns nothing."""
+        owner, _, name = self.names[0].rpartition(".")
+        # a sample model puts tensors in the place of parameters
+        own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
+        if own and module.training and torch.is_grad_enabled() and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the module inside a {type(self).__name__} was called by itself in training: that is the network "
+                "without its noise, whose scale then learns nothing; write Objective(F, examples=N)(x, y, step=step), "
+                "or F.bind(F.draw(step))(x) for a sample model (.eval() or no_grad to look at the mean on purpose)",
+                GradDivWarning,
+                stacklevel=4,
+            )
 
     @abstractmethod
     def scale(self, name: str) -> Tensor:
@@ -48,29 +64,6 @@ class WeightNoise(RandomizedNetwork):
         w = dict(theta.parameters)
         noise = check_noise(noise, {name: tuple(w[name].shape) for name in self.names}, self.device)
         return w | {name: _perturbed(w[name], theta.scales[name], noise[name]) for name in self.names}
-
-
-@dataclass
-class _WarnOfMeanNetwork:
-    """Warns once if the module itself is called in training: without noise, its sigma learns nothing."""
-
-    kind: str
-    name: str
-    told: bool = False
-
-    def __call__(self, module: nn.Module, inputs: object) -> None:
-        owner, _, name = self.name.rpartition(".")
-        # a sample model puts tensors in the place of parameters
-        own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
-        if own and module.training and torch.is_grad_enabled() and not self.told:
-            self.told = True
-            warnings.warn(
-                f"the module inside a {self.kind} was called by itself in training: that is the network without its "
-                "noise, whose scale then learns nothing; write Objective(F, examples=N)(x, y, step=step), or "
-                "F.bind(F.draw(step))(x) for a sample model (.eval() or no_grad to look at the mean on purpose)",
-                GradDivWarning,
-                stacklevel=4,
-            )
 
 
 def _perturbed(w: Tensor, scale: Tensor, noise: Tensor) -> Tensor:

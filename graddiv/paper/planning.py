@@ -64,7 +64,6 @@ class ComparedRun:
 
     @property
     def radii(self) -> list[float]:
-        """The radii of curves over epsilon."""
         return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.budget.curve_radii]]
 
     def eot(
@@ -228,11 +227,7 @@ class Request:
 
     @cached_property
     def compared(self) -> list[tuple[Entry, Compared]]:
-        """Each entry with the runs that it compares.
-
-        A network that comes with the package has a directory for each entry that copies it: every demo judges it on
-        other examples, and its copy has no optimizer to go on with.
-        """
+        """Each entry with the runs that it compares, and its own copies of shipped ones, judged on other examples."""
         found, budget = dict[str, ComparedRun](), self.budget
         of_entries = list[tuple[Entry, Compared]]()
         for entry in self.entries:
@@ -347,10 +342,7 @@ def _labels(entry: Entry, render: Render, several: bool) -> tuple[str, str]:
 
 
 def seconds_to_train(entries: Sequence[Entry], scale: str, speed: Callable[[Experiment], float]) -> float | None:
-    """Seconds to train each run once, at a speed in work per second; None if an entry has no such scale.
-
-    Runs that come with the package take none.
-    """
+    """Seconds to train each run once, but shipped ones, at a speed in work per second; None if a scale is missing."""
     if not all(scale in entry.scales for entry in entries):
         return None
     runs = {e.run_name: e for entry in entries if not entry.shipped for e, _ in entry.experiments(scale)}

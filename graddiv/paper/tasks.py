@@ -41,7 +41,6 @@ class Task:
 
     @property
     def label(self) -> str:
-        """What it does, for the list of tasks."""
         experiment = self.compared.experiment
         name = f"{self.compared.title} on {experiment.data.name}"
         if experiment.regularization is not None:

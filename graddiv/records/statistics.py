@@ -1,7 +1,4 @@
-"""Statistics of records: shares with their spread and interval, Totals, paired comparisons, the table of attacks.
-
-In the paper: docs/equations.md.
-"""
+"""Statistics of records: shares with intervals, Totals, paired comparisons, tables.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -182,8 +179,6 @@ def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]
             print(epsilon, [(row.label, row.accuracy.mean) for row in rows])
 
     records: what `evaluate` returned, or `graddiv.records.read_all` read.
-
-    Returns the rows by epsilon.
     """
     clean = [record for record in records if record.is_clean]
     attacked = by_value([record for record in records if not record.is_clean], "epsilon")

@@ -88,7 +88,6 @@ class Sheet:
         self.rows: list[tuple[object, ...]] = []
 
     def entry(self, look: Look, label: str, **options: Any) -> None:
-        """Add an entry to the legend."""
         self.handles.append(Line2D([], [], label=label, **look.line | options))
 
     def legend(self, runs: Sequence[ReportRun]) -> dict[ReportRun, Look]:

@@ -178,7 +178,7 @@ def target(name: str, settings: Experiment, examples: int = EXAMPLES) -> Target:
     images = torch.linspace(0, 1, EXAMPLES * P).reshape(EXAMPLES, 1, SIDE, SIDE)
     data = Examples(images, torch.arange(EXAMPLES) % CLASSES, torch.arange(EXAMPLES), settings.data.name, "test")
     facts = {"method": settings.method, "lam": settings.lam}
-    return Target(F, data, name, n_ensemble=ENSEMBLE, batch=25, facts=facts).first(examples)
+    return Target(F, data, name, n_ensemble=ENSEMBLE, batch=25, facts=facts).take(slice(0, examples))
 
 
 def write(out: Path, job: Job[Any], arrays: dict[str, np.ndarray]) -> None:
