@@ -1,4 +1,4 @@
-"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), for any training loop.  See docs/equations.md."""
+"""The objective of training: L(X; theta) + lam R_GradDiv(X; theta), for any training loop.  See docs/equations.md."""
 
 from dataclasses import dataclass
 from typing import Literal

@@ -123,7 +123,7 @@ class Run:
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs are trained; 0 where training has not begun."""
+        """The number of trained epochs; 0 before training begins."""
         return _last_epoch(self.log) if self.log_file.exists() else 0
 
     @property

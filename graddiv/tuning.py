@@ -42,7 +42,7 @@ VALUES = ("clean", "robust", "rho")  #: Attributes of a finished trial.
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried: every pair of a lambda and a regularizer, or `trials` points between the extreme lambdas."""
+    """The points to try: every pair of a lambda and a regularizer, or `trials` points between the extreme lambdas."""
 
     regularizers: tuple[str, ...]
     lambdas: tuple[float, ...] = LAMBDAS

@@ -65,7 +65,7 @@ class Attack(ABC):
 
     @property
     def iterations(self) -> int:
-        """How many iterations one run takes: its field m."""
+        """The number of iterations of one run: its field m."""
         return int(vars(self)["m"])
 
     def label(self, view: View) -> str:

@@ -175,7 +175,7 @@ class PyautoattackAPGD(PeerAttack):
 
     def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         settings = {"n_iter": self.m, "loss": self.objective, "eot_iter": problem.view.n}
-        # it seeds the global state anew: with the seed that this state has anyway, inside `isolated`
+        # it seeds the global state: with the seed that `isolated` has given it
         attack = self.imported().APGDAttack(model, eps=epsilon, seed=torch.initial_seed(), **settings)
         return attack.perturb(problem.x0, problem.y)
 

@@ -28,7 +28,7 @@ from graddiv.seeding import fold
 
 @dataclass
 class Cost:
-    """What an attack has spent: passes of one model over one batch, forward and backward, and draws of noise."""
+    """The cost of an attack: passes of one model over one batch, forward and backward, and draws of noise."""
 
     forwards: int = 0
     backwards: int = 0

@@ -23,7 +23,7 @@ CHECKLIST = "checklist"  #: the name of the measurement that is a list of verdic
 
 @dataclass(frozen=True)
 class Attacks:
-    """Which attacks are run, and what is spent on them."""
+    """Options that select attacks and set their cost."""
 
     suite: str = "quick"
     attacks: str = ""
@@ -208,7 +208,7 @@ def board(
     directory: Path, /, *, rescore: bool = False, model: str = "", images: Path | None = None, who: str = "",
     attack: str = "",
 ) -> None:  # fmt: skip
-    """Make one static page that ranks all audited networks below a directory by what is sure to be left of them.
+    """Make one static page that ranks all audited networks below a directory by a lower bound of their accuracy.
 
     With --rescore check one entry: 'graddiv board CARD --rescore --model FILE:FACTORY' scores its adversarial examples
     on other draws, and --images lowers it if its examples leave less.

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graddiv.data import Source
 
 REQUIRED = ("torch", "numpy", "scipy", "jaxtyping", "safetensors")
-"""The packages of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
+"""The packages of pyproject.toml; a checkout that is not installed has no metadata to read them from."""
 PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox", "eagerpy", "numba", "llvmlite")
 """The packages of requirements/peers.txt."""
 
@@ -138,7 +138,7 @@ def _reader(path: Path) -> Callable[[Path], Any] | None:
 
 
 def _read_checkpoint(path: Path) -> None:
-    """Read a checkpoint; that of the end of training must fit the network and the log beside it."""
+    """Read a checkpoint; the last one must fit the network and the log of the run."""
     from graddiv import store
     from graddiv.runs import Run, TrainingPosition
 

@@ -59,7 +59,7 @@ def whole_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a command finds the data, and on which device it computes."""
+    """Options for the folder of the data and the device."""
 
     data_root: Path | None = None
     device: str | None = None
@@ -93,7 +93,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """At which radius, on which examples and with which seed a trained run is evaluated."""
+    """Options for the radius, the examples and the seed with which a trained run is evaluated."""
 
     epsilon: str = ""
     norm: str = "linf"

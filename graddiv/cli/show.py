@@ -1,4 +1,4 @@
-"""How the terminal shows records, verdicts and tables; commands import it once they have something to show."""
+"""Print records, verdicts and tables on the terminal; commands import this module once they have something to show."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any

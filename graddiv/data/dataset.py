@@ -35,7 +35,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set before it is read; an entry of `graddiv.data.SOURCES`."""
+    """The facts about a data set before it is read; an entry of `graddiv.data.SOURCES`."""
 
     name: str
     shape: tuple[int, int, int]  #: Channels, height and width of an image.
@@ -54,7 +54,7 @@ class Source:
 
     @property
     def training_examples(self) -> int:
-        """How many examples the split "train" has: all but those held out for validation."""
+        """The size of the split "train": all but the examples held out for validation."""
         return self.sizes["train"] - self.held_out
 
 

@@ -52,7 +52,7 @@ def audit(
     n_ensemble: int = 20, seed: int = 0, batch: int = 100, progress: bool | Progress = False, process: Process = ALONE,
     device: torch.device | str | None = None, data_root: str | Path | None = None,
 ) -> Audit:  # fmt: skip
-    """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
+    """Audit a network: check it, attack it, and report its robust accuracy and how much of that is proved.
 
         import torch
         from graddiv import audit

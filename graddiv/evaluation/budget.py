@@ -1,4 +1,4 @@
-"""What an evaluation spends, and the presets of `reproduce`, the checklist and audits."""
+"""The cost of an evaluation, and the presets of `reproduce`, the checklist and audits."""
 
 import math
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from graddiv.registries import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much is spent; each evaluation uses the fields that concern it."""
+    """The settings that determine cost; each evaluation uses the fields that concern it."""
 
     norm: str = "linf"  #: Norm of attacks and measurements, a name in NORMS.
     suite: str = "paper"  #: The suite of attacks, by name.
@@ -67,7 +67,7 @@ class Budget:
 
     @property
     def images_needed(self) -> int:
-        """How many images, if doubling changes none, show that its gain is below the tolerance."""
+        """The number of images that, if doubling changes none, shows that its gain is below the tolerance."""
         return math.ceil(math.log(self.level) / math.log(1 - self.tolerance))
 
     def draws_for(self, q: float) -> int:

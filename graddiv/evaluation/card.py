@@ -1,4 +1,4 @@
-"""What an audit found, the card that it becomes, and boards of cards.
+"""The result of an audit, its card, and boards of cards.
 
 A card is a JSON file with the keys of RobustBench's, whose numbers are strings in percent, and numbers of ours.
 """
@@ -42,7 +42,7 @@ ABOUT = ("name", "link", "authors", "venue", "dataset", "architecture", "additio
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited, and how."""
+    """The network of an audit and its settings."""
 
     target: Target  #: The network takes pixels in [0, 1], gives logits, and can be asked for gradients.
     seen: RandomizedNetwork  #: Its gradients are attacked: the target's network, or a surrogate with equal answers.

@@ -49,7 +49,7 @@ def scale(seen: Inspection) -> Answer:
 
 @check("the network is what it is said to be, random or not")
 def random(seen: Inspection) -> Answer:
-    """Draws must differ where the network is said to be random, and only there."""
+    """Draws must differ if the network is declared random, and only then."""
     # on images of noise, too: draws may agree on all images that are easy
     noise = torch.rand(seen.near[0].shape, generator=generator(fold(seen.seed, "look", "elsewhere"))).to(seen.x)
     z = torch.cat([seen.logits, torch.stack([seen.answer(f, noise) for f in seen.models])], 1)
@@ -283,7 +283,7 @@ def _errors(seen: Inspection, g: Float[Tensor, "k ..."], direction: Float[Tensor
 
 @check("the loss is smooth enough to follow")
 def roughness(seen: Inspection) -> Answer:
-    """Cosine of gradients of one draw less than half a gray level apart; and, apart from it, of draws at one point."""
+    """Compare gradients of one draw at points less than half a gray level apart, and of two draws at one point."""
     if (g := seen.usable_gradients) is None:
         return NOTHING
     f, (x, y), several = seen.models[0], seen.near, len(g) > 1

@@ -323,7 +323,7 @@ def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) ->
 
 
 class Certificate(NamedTuple):
-    """What the vote is sure of, for each example."""
+    """The certified result of the vote, for each example."""
 
     label: Int64[Tensor, " b"]  #: The winner of the vote, or ABSTAIN.
     share: Float64[Tensor, " b"]  #: Lower bound, at level 1 - alpha, on the probability of a vote for the winner.
@@ -354,7 +354,7 @@ def certify(
 
 
 def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "b c"]:
-    """How many of n sample models vote for each class; the models are independent, though few may be possible."""
+    """Count the votes of n sample models for each class; the models are independent, even if few are possible."""
     counts = torch.zeros((), dtype=torch.int64, device=x.device)
     with torch.no_grad(), running_statistics(F):
         theta = F.theta()

@@ -139,7 +139,7 @@ class Doubling(NamedTuple):
 def double(
     cell: Cell, record: AttackRecord, target: Target, budget: Budget, session: Session
 ) -> tuple[list[Doubling], list[AttackRecord]]:
-    """Double each setting by itself and go on with the one that gains most, until all bounds are small enough."""
+    """Double each setting by itself, keep the one that gains most, and repeat until all bounds are small enough."""
     settings = (*(("n",) if target.random else ()), "m", "restarts")
     found, made = list[Doubling](), [record]
     for look in range(1, budget.looks + 1):

@@ -70,7 +70,7 @@ class Cell:
             object.__setattr__(self, "n", 1)
 
     def view(self, F: RandomizedNetwork, seed: int) -> View:
-        """What the adversary sees; repeats see other models."""
+        """The adversary's view; repeats see other models."""
         F, address = self.source.F if self.source else F, fold(seed, "view", self.repeat)
         if self.mode == "fixed":
             return Fixed(F, address)

@@ -57,7 +57,7 @@ class Job(Generic[R]):
 
 @dataclass(frozen=True)
 class Session:
-    """Where records go, the process that makes them, and the callback for the progress."""
+    """The directory of records, the process that makes them, and the callback for the progress."""
 
     directory: Path | None = None  #: None: nothing is stored.
     process: Process = ALONE
@@ -78,7 +78,7 @@ class Session:
             yield cls(folder, process, listener)
 
     def left(self, job: Job[R]) -> int:
-        """How many batches of a job are not on disk; no file is read."""
+        """Count the batches of a job that are not on disk; no file is read."""
         files = _Files(job, self.directory)
         if files.path is None:
             return len(files.numbers)

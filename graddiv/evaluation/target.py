@@ -1,4 +1,4 @@
-"""What is evaluated: a network and the examples on which it is judged."""
+"""The target of an evaluation: a network and the examples on which it is judged."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -44,7 +44,7 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """Which examples are trained on."""
+    """The training examples."""
 
     name: Annotated[str, listed_in(SOURCES)]
     examples: Count | None = None  #: how many of the first ones are used; all if absent
@@ -96,7 +96,7 @@ class GradDivSection(Section):
 
 
 class StageSection(Schedule):
-    """A further stage of training: it goes on from the network of the stage before, with a new Adam."""
+    """A further stage of training: it continues with the network of the stage before, and a new Adam."""
 
     batch: Count | None = None  #: images of a step in this stage; training.batch if not given
     adversary_n: Count | None = None  #: adversary.n in this stage, where it is another one
@@ -195,7 +195,7 @@ class Experiment(Section):
 
     @property
     def digest(self) -> str:
-        """Names the run: equal trainings have equal digests, whatever their names and the path they start from."""
+        """Names the run: equal trainings have equal digests; names and the path they start from do not count."""
         # without defaults, so that a new setting does not rename old runs
         labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
         values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)

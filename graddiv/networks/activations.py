@@ -77,7 +77,7 @@ class Site(nn.Module, ABC):
 
 
 class Visit(NamedTuple):
-    """How a layer was called."""
+    """One call of a layer."""
 
     layer: nn.Module
     x: Tensor
@@ -138,7 +138,7 @@ def an_image(module: nn.Module, shape: Sequence[int]) -> Tensor:
 
 
 def replace(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
-    """Put new[m] in the place of every m, under each of its names."""
+    """Replace every m with new[m], under each of its names."""
     for parent in list(module.modules()):
         for name, child in parent._modules.items():  # named_children() leaves out second names
             if child is not None and child in new:
@@ -185,7 +185,7 @@ def rse(
 
 
 class ActivationNoise(Site):
-    """h~ = h + alpha * std(h) * noise, std(h) that of each example apart."""
+    """h~ = h + alpha * std(h) * noise, with std(h) of each example."""
 
     defense = "PNI"
 

@@ -16,7 +16,7 @@ Factory = TypeVar("Factory", bound=Callable[..., RandomizedNetwork])
 
 
 class Minibatch(NamedTuple):
-    """What a step of training learns from."""
+    """The batch of a training step."""
 
     x: Tensor  #: the images, attacked ones too where training has an adversary
     y: Tensor
@@ -27,7 +27,7 @@ class Minibatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a network is trained; by default with the cross-entropy of a fresh draw and no penalties."""
+    """The rules of training; by default the cross-entropy of a fresh draw and no penalties."""
 
     interpolated: ClassVar[bool] = False  #: whether training is on interpolated examples
 
@@ -50,7 +50,7 @@ class Rules:
         return ce(F.bind(F.draw(batch.seed, batch.ids))(batch.x), batch.y)
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
-        """What training adds to the loss, by its name in the log; `examples` is the size of the training set."""
+        """Terms that are added to the loss, by name in the log; `examples` is the size of the training set."""
         return {}
 
 
@@ -61,13 +61,13 @@ class WithoutNoise(Rules):
         return Dirac(F.module) if F.mean() is None else Noiseless(F)
 
 
-#: What a factory may ask for beside its settings: a network, the shape of an image, a function k -> list of networks,
+#: What a factory may ask for besides its settings: a network, the shape of an image, a function k -> list of networks,
 #: the training set.
 PROVIDED = ("module", "input_shape", "members", "examples")
 
 
 class Defense(NamedTuple):
-    """How a network is made, and how it is trained."""
+    """A factory of networks, and the rules of their training."""
 
     factory: Callable[..., RandomizedNetwork]
     rules: Callable[..., Rules] = Rules

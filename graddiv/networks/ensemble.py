@@ -124,7 +124,7 @@ class EnsembleTraining(Rules):
 def _of_one_architecture(
     members: Callable[[int], list[nn.Module]], k: Annotated[int, Range(ge=2)] = 3
 ) -> EnsembleNetwork:
-    """An ensemble of k networks, each initialized apart."""
+    """An ensemble of k networks, initialized independently."""
     return ensemble(members(k))
 
 

@@ -29,7 +29,7 @@ class InputNoise(RowNoise):
 
     @abstractmethod
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
-        """Return what the network sees in the place of x; f is the network."""
+        """Return what the network sees instead of x; f is the network."""
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
         f, values = super().bind(noise, theta), self.checked(noise)

@@ -1,4 +1,4 @@
-"""What a randomized network predicts: the ensemble of several sample models decides.  See docs/equations.md."""
+"""Predictions of a randomized network: an ensemble of several sample models decides.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -20,7 +20,7 @@ Rule = Literal["softmax", "logits", "vote"]  #: what is averaged over members
 
 
 class Prediction(NamedTuple):
-    """What the ensemble and each of its members predict."""
+    """The predictions of the ensemble and of each of its members."""
 
     scores: Float[Tensor, "b c"]  #: the members' mean softmax, mean logits, or share of votes
     answers: Int64[Tensor, "n b"]  #: the class that each member predicts

@@ -34,7 +34,7 @@ class WeightNoise(RandomizedNetwork):
     def _warn_of_mean_network(self, module: nn.Module, inputs: object) -> None:
         """Warn once if the module itself is called in training: without noise, its sigma learns nothing."""
         owner, _, name = self.names[0].rpartition(".")
-        # a sample model puts tensors in the place of parameters
+        # a sample model replaces parameters with tensors
         own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
         if own and module.training and torch.is_grad_enabled() and not self._warned:
             self._warned = True

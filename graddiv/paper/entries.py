@@ -19,7 +19,7 @@ _recipe = cache(recipe)
 
 
 class Need(NamedTuple):
-    """What is measured of a run: a name in ATTACKED or MEASUREMENTS, or the checklist."""
+    """A measurement that an entry needs: a name in ATTACKED or MEASUREMENTS, or the checklist."""
 
     name: str
     set: str = ""  #: the directory below the run's records that holds it
@@ -65,7 +65,7 @@ class Entry(Part):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What is measured of every run."""
+        """The measurements of every run."""
         return tuple(dict.fromkeys(need for render in self.renders for need in render.needs))
 
     def experiments(
@@ -110,7 +110,7 @@ STUDY, (ZOO,) = _SECTIONS["study"], _SECTIONS["zoo"]
 
 
 def targets() -> dict[str, tuple[Entry, ...]]:
-    """What can be reproduced: the demo, every table and figure alone, the study, and all of a data set."""
+    """The targets of `reproduce`: the demo, every table and figure alone, the study, and all of a data set."""
     alone = (*STUDY, ZOO)
     return {
         "demo": DEMO,

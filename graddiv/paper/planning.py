@@ -36,7 +36,7 @@ STRONG_N = 4  #: the pilot of the strong suite advises 3 to 5 draws on the study
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run that an entry compares: what it trains, and at which radii it is attacked."""
+    """One run that an entry compares: its training, and the radii at which it is attacked."""
 
     experiment: Experiment
     title: str
@@ -134,7 +134,7 @@ def _of_training(run: ComparedRun) -> list[Cell]:
 
 
 def _strong(run: ComparedRun, shares: Sequence[int] = (4,)) -> list[Cell]:
-    """The strong adversary where the paper's two methods part, with so many quarters of the passes of the curve."""
+    """The strong adversary where the paper's two methods part, with these shares of the curve's passes, in quarters."""
     passes = max(run.budget.curve_n) * run.budget.m
     attacks = [StochasticPGD(m=share * passes // STRONG_N // 4) for share in shares]
     epsilons = [run.at(ratio) for ratio in PARTING]
@@ -185,7 +185,7 @@ Compared = Mapping[str, ComparedRun]  #: the runs that an entry compares, by the
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks to reproduce."""
+    """A request to reproduce entries."""
 
     entries: Sequence[Entry]
     scale: str  #: one of the scales of the recipes
@@ -354,5 +354,5 @@ def seconds_to_train(entries: Sequence[Entry], scale: str, speed: Callable[[Expe
 
 
 def epochs_taken_over(experiment: Experiment, before: Collection[str]) -> int:
-    """How many epochs a training copies from a training of only its first stages whose digest is in `before`."""
+    """The epochs that a training copies from a training of only its first stages whose digest is in `before`."""
     return next((first.epochs for first in experiment.first_stages if first.digest in before), 0)

@@ -38,7 +38,7 @@ class AttackRecord(JudgedRecord, kind="attack"):
     m: int  #: Iterations.
     restarts: int
     images: Float[np.ndarray, "shown ..."]  #: Adversarial images of the first examples.
-    cost_forwards: Int[np.ndarray, " b"]  #: Forward passes that the attack spent on the example; others likewise.
+    cost_forwards: Int[np.ndarray, " b"]  #: Forward passes that the attack spent on the example.
     cost_backwards: Int[np.ndarray, " b"]
     cost_draws: Int[np.ndarray, " b"]
 
@@ -64,7 +64,7 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     @property
     def draws(self) -> tuple[int, int, str]:
-        """What tells repeats of the same attack apart."""
+        """The values that tell repeats of one attack apart."""
         return self.repeat, self.seed, self.parameters
 
 
@@ -79,7 +79,7 @@ class TotalRecord(JudgedRecord, kind="total"):
 
     chosen: Int[np.ndarray, " b"]  #: The attack whose image was the worst on the models that choose, and is judged.
     ended: Bool[np.ndarray, " b"]  #: Whether the image left after that attack, since it was fooled beyond doubt.
-    cost_forwards: Int[np.ndarray, "b attacks"]  #: Forward passes of each attack on the image; others likewise.
+    cost_forwards: Int[np.ndarray, "b attacks"]  #: Forward passes of each attack on the image.
     cost_backwards: Int[np.ndarray, "b attacks"]
     cost_draws: Int[np.ndarray, "b attacks"]
     cost_choice: Int[np.ndarray, "b attacks"]  #: Forward passes of the models that chose.
@@ -119,7 +119,7 @@ class MeasurementRecord(Record):
 
     @property
     def summary(self) -> str:
-        """What was found, in one line."""
+        """The result in one line."""
         return f"{self.kind} of the first {self.examples} examples"
 
 
@@ -240,7 +240,7 @@ class RotationRecord(MeasurementRecord, kind="rotation", named_by=("norm", "epsi
 
 
 class TransferSummary(NamedTuple):
-    """How attacks on one sample model fare on others."""
+    """The success of attacks on one sample model against others."""
 
     matrix: Float[np.ndarray, "k k"]  #: Accuracy of the target (column) on the adversarial images of the source (row).
     mean: float

@@ -28,7 +28,7 @@ KINDS: Registry[type["Record"]] = Registry("kind of record")  #: Every kind of r
 
 
 class DataIdentity(NamedTuple):
-    """Which examples were evaluated: records compare only on the same ones."""
+    """The examples that were evaluated: records of others are not comparable."""
 
     name: str
     split: str
@@ -38,7 +38,7 @@ class DataIdentity(NamedTuple):
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
-    """What every record stores: the network and the examples that were evaluated, and the settings of the judging."""
+    """The fields of every record: the network and the examples that were evaluated, and the settings of the judging."""
 
     kind: ClassVar[str]
     named_by: ClassVar[tuple[str, ...]] = ()  #: Settings that tell files of this kind in one directory apart.

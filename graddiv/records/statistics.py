@@ -178,6 +178,8 @@ def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]
         for epsilon, rows in table_per_epsilon(records).items():
             print(epsilon, [(row.label, row.accuracy.mean) for row in rows])
 
+    Returns the rows by epsilon.
+
     records: what `evaluate` returned, or `graddiv.records.read_all` read.
     """
     clean = [record for record in records if record.is_clean]
@@ -200,7 +202,7 @@ def _row(label: str, group: Sequence[AttackRecord]) -> Row:
 
 
 def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
-    """The records of each row, one for each repeat; attacks of one name are told apart by what differs."""
+    """The records of each row, one for each repeat; labels of attacks of one name list the settings that differ."""
     by_name: dict[str, list[list[AttackRecord]]] = {}
     for record in records:
         variants = by_name.setdefault(record.label, [])

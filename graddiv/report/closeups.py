@@ -1,4 +1,4 @@
-"""What the page shows beside tables and figures: single examples with their gradients, and what GradDiv changed.
+"""The page beside tables and figures: single examples with their gradients, and the changes by GradDiv.
 
 Two runs are judged on the same examples; verdict.html.jinja and crossing.html.jinja say it in words.
 """
@@ -53,7 +53,7 @@ class Grid(NamedTuple):
 def close_ups(
     comparison: Comparison, compared: Sequence[ReportRun], grids: Sequence[Grid], default: Grid, room: int
 ) -> list[dict[str, Any]]:
-    """As many of the first examples as there is room for: their gradients and their adversarial versions."""
+    """The gradients and adversarial versions of the first examples, as many as there is room for."""
     clean = next((found[0] for run in compared if (found := default.of(run, "clean"))), None)
     if clean is None or clean.images.ndim != 4 or clean.images.shape[1] not in (1, 3):
         return []
@@ -169,7 +169,7 @@ class Paired(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What changed between a run and the same with GradDiv."""
+    """The changes from a run to the same with GradDiv."""
 
     titles: tuple[str, str]
     grid: Grid
@@ -205,7 +205,7 @@ def _rho(run: ReportRun, measured: ConcentrationRecord | None) -> float | None:
 
 
 def crossing(curve: Comparison) -> dict[str, Any] | None:
-    """What GradDiv changes under EOT-PGD at the radius of training and beyond it: of the first pair, over trainings."""
+    """The changes by GradDiv under EOT-PGD, at and beyond the radius of training, of the first pair over trainings."""
     if curve.pair is None:
         return None
     trained_at, other = (run.epsilon for run in curve.pair)

@@ -1,4 +1,4 @@
-"""What one table or figure compares: several runs, each with exactly the records that a plan names for it."""
+"""The runs that one table or figure compares, each with exactly the records that a plan names for it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -114,7 +114,7 @@ class Comparison:
     """The runs that one table, figure or page compares, in its order of methods."""
 
     runs: tuple[ReportRun, ...]
-    scale: str  #: at which ours were obtained: stands beside every number of ours
+    scale: str  #: of our numbers, shown beside each of them
 
     def published(self, run: ReportRun) -> PaperValues:
         """The paper's values at the radii that correspond to those of a run."""

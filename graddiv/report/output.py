@@ -212,7 +212,7 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def legible(value: object) -> str:
-    """A number with four digits, whatever holds it; other values as JSON has them."""
+    """Numbers with four digits, also inside lists and mappings; other values as text."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: NOT_APPLICABLE}[value]
     if isinstance(value, Mapping):

@@ -181,7 +181,7 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
     runs = {path.resolve().name: ReportRun(path, "") for path in paths}
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
-    files = {key: sorted(run.records.glob("*.record")) for key, run in runs.items()}  # those in folders are apart
+    files = {key: sorted(run.records.glob("*.record")) for key, run in runs.items()}  # not those in folders below
     for key, run in runs.items():
         if not files[key]:
             raise GradDivError(f"there are no records of {run.path}: 'graddiv attack {run.path}' makes them")

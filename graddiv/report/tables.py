@@ -91,7 +91,7 @@ def _lowest(rows: dict[str, Row]) -> str | None:
 
 
 def _attack_caption(comparison: Comparison, deciding: Mapping[str, str | None], *words: object) -> str:
-    """How the records were made, which attack decides, and how many attacks the paper's Total is over."""
+    """Describe how the records were made, the attack that decides, and the attacks of the paper's Total."""
     found = [r for run in comparison.runs for r in run.attacks]
     examples, repeats = {r.examples for r in found}, set(Counter((r.target, r.label) for r in found).values())
     iterations = {r.attack["name"]: r.m for r in found if r.attack and r.m > 1}
@@ -255,7 +255,7 @@ NOISE = "method, where, ρ, |μ|, tr Cov, q, cosine predicted, cosine measured, 
 
 @draws("gradient-noise", "What an adversary sees of the gradient, {data}", NOISE, GradientNoiseRecord)
 def gradient_noise_table(comparison: Comparison, found: Found[GradientNoiseRecord]) -> Table:
-    """How noisy the gradients are that an adversary sees, at x0 and where it is going, and what that predicts."""
+    """The noise of the gradients that an adversary sees, at x0 and at the attacked point, and what it predicts."""
     rows, names = [], titles([run for run, _ in found])
     for run, record in found:
         measures = (record.rho, record.mean_length, record.trace, record.q, record.predicted, record.measured)
@@ -284,7 +284,7 @@ def the_only(name: str, values: Iterable[Value]) -> Value:
 
 
 def _cell(value: Summary, interval: bool = True) -> str:
-    """Mean ± std over draws, the interval, and the spread over trainings apart."""
+    """Mean ± std over draws, the interval, and the spread over trainings."""
     std = f" ± {100 * value.std:.1f}" if value.std > 0 else ""
     low, high = (f"{100 * end:.0f}" for end in value.interval)
     within = f" ({low}–{high})" if interval else ""

@@ -56,7 +56,7 @@ def stages_of(experiment: Experiment, examples: int) -> list[Stage]:
 
 
 def objective_of(F: RandomizedNetwork, experiment: Experiment, examples: int, stage: Stage | None = None) -> Objective:
-    """What a stage of the experiment (by default the first) minimizes, for a training set of this size."""
+    """The objective of a stage of the experiment, by default the first, for a training set of this size."""
     stages = stages_of(experiment, examples)
     stage = stage or stages[0]
     g, adversary = stage.settings.graddiv, experiment.adversary_of(stage.settings)

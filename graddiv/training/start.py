@@ -1,4 +1,4 @@
-"""What training starts from: another network, finished first stages, or a checkpoint with the moments of Adam."""
+"""The start of training: another network, finished first stages, or a checkpoint with the moments of Adam."""
 
 import warnings
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from graddiv.experiment import Experiment, StartSection
 from graddiv.networks import RandomizedNetwork
 from graddiv.runs import Run, TrainingPosition, check_tensor, load_state, network_of, state_hash
 
-WEIGHTS = ("alpha_kl", "kl_scope")  #: Settings of a defense that weigh its loss and leave the noise as it is.
+WEIGHTS = ("alpha_kl", "kl_scope")  #: Settings of a defense that weigh its loss but do not change its noise.
 
 
 def moments_of(optimizer: torch.optim.Adam, module: nn.Module) -> dict[str, Tensor]:

@@ -46,7 +46,6 @@ from graddiv.report.closeups import Grid
 from graddiv.report.comparison import CHECKLIST, Comparison, ReportRun, load_run
 from graddiv.report.page import Choices, plan_for
 from graddiv.report.plan import ATTACK_TABLE, Plan
-from graddiv.report.published import PaperValues
 from graddiv.report.tables import attack_table
 from graddiv.runs import Log
 from graddiv.seeding import isolated
@@ -72,7 +71,7 @@ def comparison(
 
 def compared(*runs: ReportRun, scale: str = "demo") -> Comparison:
     """These runs beside the paper's values."""
-    return Comparison(runs, scale, PaperValues)
+    return Comparison(runs, scale)
 
 
 def at(
