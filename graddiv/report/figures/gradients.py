@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -249,8 +248,19 @@ TURNS: dict[str, style.Dash] = {
 }
 
 
+@draws("training-concentration", *TRAINING, by="train RECIPE")
+def training_concentration(comparison: Comparison) -> Figure | None:
+    """R_kappa, R_mean and R_DPP after each epoch."""
+    return _training(comparison, ("R_kappa", "R_mean", "R_dpp"))
+
+
+@draws("training-concentration-more", *TRAINING, by="train RECIPE")
+def training_concentration_more(comparison: Comparison) -> Figure | None:
+    """R_max and R_smoothmax after each epoch."""
+    return _training(comparison, ("R_max", "R_smoothmax"))
+
+
 def _training(comparison: Comparison, measures: Sequence[str]) -> Figure | None:
-    """These measures after each epoch."""
     runs = [run for run in comparison.runs if run.random and any(measures[0] in line for line in run.epochs)]
     if not runs:
         return None
@@ -260,10 +270,6 @@ def _training(comparison: Comparison, measures: Sequence[str]) -> Figure | None:
         sheet.rows += plot_measure(axes, runs, measure)
     turn_entries(sheet, runs)
     return sheet.done(caption("training", comparison, last_values(runs, measures)), most=5)
-
-
-for _end, _measures in {"": ("R_kappa", "R_mean", "R_dpp"), "-more": ("R_max", "R_smoothmax")}.items():
-    draws(f"training-concentration{_end}", *TRAINING, by="train RECIPE")(partial(_training, measures=_measures))
 
 
 def plot_measure(axes: Axes, runs: Sequence[ReportRun], measure: str) -> list[tuple[object, ...]]:
