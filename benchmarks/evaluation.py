@@ -41,6 +41,7 @@ from graddiv.evaluation.jobs import concentration_job, transfer_job
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.experiment import forward_work, multiplications_per_second
+from graddiv.experiment.cost import training_work
 from graddiv.networks import GaussianNetwork, mnist_cnn
 from graddiv.performance import channels_last, keep_memory
 from graddiv.recipes import recipe
@@ -160,7 +161,7 @@ def estimates(quick: bool) -> Measurement:
         "attack": attacked - begun,
         "estimate of attack": job.work * len(of.data) * forward_work(experiment.network) / speed,
         "training": trained - attacked,
-        "estimate of training": experiment.work / speed,
+        "estimate of training": training_work(experiment) / speed,
     }
 
 
@@ -192,7 +193,7 @@ def run(contestant: str, quick: bool) -> None:
             measure(lambda: plain_passes(F, x, y, int(option)), warm_up=lambda: plain_passes(F, x, y, 1))
         case "pgd":
             cell = Cell(PGD(m=10), "eot", N, EPSILON, 0)
-            measure(lambda: attack_all(hundred, [cell]), warm_up=lambda: attack_all(hundred.first(10), [cell]))
+            measure(lambda: attack_all(hundred, [cell]), warm_up=lambda: attack_all(hundred.take(slice(0, 10)), [cell]))
         case "transfer":
             measure(lambda: IN_MEMORY.run([transfer_job(of, epsilon=EPSILON, k=k, m=m)]), warm_up=lambda: None)
         case "naive transfer":

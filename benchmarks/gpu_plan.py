@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graddiv.data import SOURCES
 from graddiv.experiment import forward_work
+from graddiv.experiment.cost import training_work
 from graddiv.paper.entries import Need, targets
 from graddiv.paper.planning import ATTACKED, ComparedRun, Request
 
@@ -36,7 +37,7 @@ def table(rate: float) -> str:
     lines = ["| target | runs | training, GPU hours | attacks, GPU hours |", "|---|---|---|---|"]
     for name in TABLES:
         runs = Request(targets()[name], "paper").needs()
-        training = sum(run.experiment.work for run, _ in runs.values())
+        training = sum(training_work(run.experiment) for run, _ in runs.values())
         attacks = sum(attack_work(run, needs) for run, needs in runs.values())
         hours = [f"{work / rate / 3600:.1f}" for work in (training, attacks)]
         lines.append(f"| `{name}` | {len(runs)} | {' | '.join(hours)} |")

@@ -18,7 +18,7 @@ class GradDivError(ValueError):
 
 
 class GradDivWarning(UserWarning):
-    """Something the user should know about the result, which is computed nevertheless."""
+    """Something the user should know about a result that is computed nevertheless."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> GradDivError:
@@ -27,7 +27,7 @@ def unknown(kind: str, name: str, known: Iterable[str]) -> GradDivError:
 
 
 def expected(name: str, known: Iterable[str]) -> str:
-    """Say what was expected in the place of `name`, and which of it is nearest."""
+    """List the names expected instead of `name`, and suggest the nearest."""
     folded = {candidate.lower(): candidate for candidate in known}
     nearest = get_close_matches(name.lower(), folded, n=1, cutoff=0.5)
     suggestion = f"did you mean {folded[nearest[0]]!r}? " if nearest else ""
@@ -35,14 +35,14 @@ def expected(name: str, known: Iterable[str]) -> str:
 
 
 def require(extra: str) -> None:
-    """Refuse to begin what would end in a missing package."""
+    """Raise an error if a package of the extra is missing, before any work begins."""
     for package in (*EXTRAS["cli"], *EXTRAS[extra]):
         if find_spec(package) is None:
             raise GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'")
 
 
 def explained(error: ModuleNotFoundError) -> GradDivError | None:
-    """Return the error that says which extra has the package that was not found; None if none has."""
+    """Return the error that names the extra with the missing package; None if no extra has it."""
     package = (error.name or "").partition(".")[0]
     extra = next((extra for extra, packages in EXTRAS.items() if package in packages), None)
     return GradDivError(f"{package} is not installed: pip install 'graddiv[{extra}]'") if extra else None

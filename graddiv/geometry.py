@@ -19,7 +19,7 @@ Uniform = Float64[Tensor, "b d"]  #: numbers in [0, 1), one for each pixel
 
 
 def radius_of(epsilon: Any) -> float:
-    """One radius as a number."""
+    """Convert a radius to a number."""
     try:
         return float(epsilon)
     except (TypeError, ValueError):
@@ -27,7 +27,7 @@ def radius_of(epsilon: Any) -> float:
 
 
 def in_bytes(epsilon: float) -> str:
-    """What to add to a message on a radius that is too large: it may count the 255 steps of a byte."""
+    """A hint for the error of a radius that is too large: it may be in steps of 1/255."""
     return f": {epsilon:g}/255 = {epsilon / 255:.4g} perhaps?" if 1 <= epsilon <= 255 else ""
 
 

@@ -7,7 +7,7 @@ from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
-#: Old name of a module -> the new one; blanks separate several, where its names went to different places.
+#: Old name of a module -> the new one, or several with blanks between them.
 MOVED: dict[str, str] = {
     "graddiv.attacks.registry": "graddiv.attacks.suites",
     "graddiv.auditing": "graddiv.evaluation.audit graddiv.evaluation.card graddiv.evaluation.budget",

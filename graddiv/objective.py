@@ -1,4 +1,4 @@
-"""What training minimizes: L(X; theta) + lam R_GradDiv(X; theta), for any training loop.  See docs/equations.md."""
+"""The objective of training: L(X; theta) + lam R_GradDiv(X; theta), for any training loop.  See docs/equations.md."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -19,7 +19,7 @@ from graddiv.registries import Count, NotNegative, Positive, Share, check_fields
 from graddiv.seeding import fold, uniform
 
 Place = Literal["clean", "adversarial", "noisy"]
-"""The x at which R is taken: as it is, attacked, or a uniformly random point of the adversary's ball around it."""
+"""The x at which R is taken: the clean image, the attacked one, or a random point of the adversary's ball around it."""
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ class Objective(nn.Module):
         random points of the adversary's ball.
     alpha_kl: the weight of the KL of Bayesian networks; 0.02 in the paper.
     seed: addresses all randomness, together with the step.
-    rules: another loss and other penalties, where a defense has its own; they take the place of `alpha_kl`.
-    steps: of all training, for rules that change in its course.
+    rules: the loss and the penalties of a defense, instead of cross-entropy and `alpha_kl`.
+    steps: the number of training steps, for rules that change during training.
     """
 
     @checked

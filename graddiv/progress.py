@@ -22,7 +22,7 @@ def silent(done: float, total: float, label: str) -> None:
 
 
 def leads() -> bool:
-    """Whether this process speaks for all that torchrun started."""
+    """Whether this process prints for all that torchrun started."""
     return os.environ.get("RANK", "0") == "0"
 
 
@@ -70,7 +70,7 @@ class Bar:
 
 
 def listening(progress: bool | Progress) -> AbstractContextManager[Progress]:
-    """The callback that `progress` asks for: a bar if it is True, itself if it is a callback, else one that ignores."""
+    """The callback for `progress`: a bar if it is True, itself if it is a callback, else one that does nothing."""
     return Bar() if progress is True else nullcontext(progress or silent)
 
 

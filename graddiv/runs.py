@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -24,7 +23,7 @@ FORMAT = 1  #: The format of run directories; a version that changes them increa
 
 @dataclass
 class TrainingPosition:
-    """How far training is; with theta and the moments of Adam, all that a checkpoint holds."""
+    """The progress of training; a checkpoint holds it, theta and the moments of Adam."""
 
     step: int = 0
     sums: dict[str, float] = field(default_factory=dict)  #: Sums of the loss terms since the epoch began.
@@ -87,17 +86,8 @@ class Run:
         """The checkpoint that was kept of this epoch."""
         return self.checkpoints / f"epoch-{epoch:04d}.safetensors"
 
-    def lock(self) -> AbstractContextManager[None]:
-        """Be the only process that trains here."""
-        return store.locked(self.path)
-
-    @property
-    def is_locked(self) -> bool:
-        """Whether a process is training here now."""
-        return store.is_locked(self.path)
-
     def begin(self) -> None:
-        """Mark a directory that is new; refuse one that a later version made."""
+        """Mark a new directory with the format; refuse one that a later version made."""
         self.check_format()
         if not self.version_file.exists():
             store.write_json(self.version_file, {"format": FORMAT})
@@ -133,15 +123,14 @@ class Run:
 
     @property
     def epochs_done(self) -> int:
-        """How many epochs are trained; 0 where training has not begun."""
+        """The number of trained epochs; 0 before training begins."""
         return _last_epoch(self.log) if self.log_file.exists() else 0
 
     @property
     def finished(self) -> bool:
-        """Whether training has ended."""
         return self.experiment_file.exists() and self.epochs_done == self.experiment.epochs
 
-    def network(self, data_root: str | None = None, epoch: int | None = None) -> RandomizedNetwork:
+    def network(self, data_root: str | Path | None = None, epoch: int | None = None) -> RandomizedNetwork:
         """F in eval mode, at the end of training or after an epoch whose checkpoint was kept.
 
         `data_root`: the folder of the official data files, for networks that hold training examples.
@@ -180,7 +169,7 @@ def network_of(path: Path) -> dict[str, Tensor]:
 
 
 def at_home(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Settings of a file in `folder`, with the network to start from where it is found: from there, or beside it."""
+    """Settings of a file in `folder`, with the path of the network to start from, seen from there or beside it."""
     network = values.get("network")
     start = network.get("from") if isinstance(network, dict) else None
     path = start.get("path") if isinstance(start, dict) else start
@@ -265,7 +254,6 @@ class Log:
             return self._file.tell()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()
 
 
@@ -290,7 +278,7 @@ def read_log(path: Path, size: int | None = None) -> list[dict[str, Any]]:
 
 
 def _sealed(before: "hashlib._Hash", text: bytes) -> bytes:
-    """The line of this text: it begins with the checksum of what is before it and of itself."""
+    """The line of this text, which begins with the checksum of all lines before it and of itself."""
     digest = before.copy()
     digest.update(text)
     return BEGIN + digest.hexdigest()[: TEXT - len(BEGIN)].encode() + text

@@ -51,7 +51,7 @@ def numbers(law: Law, seed: int, ids: Int64[Tensor, " b"] | None, k: int, like: 
     """Draw k numbers of the type of `like` for each example, or without ids one row: as `uniform`, but for large k."""
     addresses = [seed] if ids is None else [fold(seed, "example", i) for i in ids.tolist()]
     noise = torch.empty(len(addresses), k, device=like.device, dtype=like.dtype)
-    # A row is a whole image's noise, thousands of numbers: the loop costs nothing beside them.
+    # A row is the noise of a whole image, thousands of numbers: the cost of the loop is negligible.
     for row, address in zip(noise, addresses, strict=True):
         g = generator(address, like.device)
         row.normal_(generator=g) if law == "normal" else row.uniform_(generator=g)

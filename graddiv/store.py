@@ -1,4 +1,4 @@
-"""Files that survive a crash and tell when they are damaged: everything that graddiv reads or writes goes through here.
+"""Files that survive a crash and reveal damage: everything that graddiv reads or writes goes through here.
 
 Writes are atomic.  Readers take regular files only, of a reasonable size, in UTF-8 whatever the locale, and turn every
 failure into a `GradDivError`.  Checkpoints, records and lines of logs carry a checksum, which is verified.
@@ -94,14 +94,14 @@ def writes_to(path: Path, kept: str = "") -> Iterator[None]:
         raise GradDivError(f"cannot write {path}: {error.strerror or error}{kept}") from error
 
 
-def digest(*parts: str | Tensor) -> str:
-    """sha256 of texts and of the values of tensors."""
+def digest(*parts: str | bytes | Tensor) -> str:
+    """sha256 of texts, bytes and the values of tensors."""
     found = hashlib.sha256()
     for part in parts:
         if isinstance(part, Tensor):  # as bytes: NumPy knows no bfloat16
             found.update(part.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
         else:
-            found.update(part.encode())
+            found.update(part.encode() if isinstance(part, str) else part)
     return found.hexdigest()
 
 
@@ -215,10 +215,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 @contextmanager
 def file_lock(path: Path, *, wait: bool = False) -> Iterator[None]:
-    """Hold the lock on this file; if another process has it, wait for it or raise an error.
-
-    The file must not be a link: what it leads to would be overwritten.
-    """
+    """Hold the lock on this file, which must not be a link; if another process has it, wait or raise an error."""
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
     except OSError as error:

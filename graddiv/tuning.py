@@ -1,6 +1,5 @@
 """Cross-validation of lambda and the regularizer, on validation data only.  In the paper: docs/equations.md."""
 
-import hashlib
 import json
 import os
 import re
@@ -43,7 +42,7 @@ VALUES = ("clean", "robust", "rho")  #: Attributes of a finished trial.
 
 @dataclass(frozen=True)
 class Search:
-    """What is tried: every pair of a lambda and a regularizer, or `trials` points between the extreme lambdas."""
+    """The points to try: every pair of a lambda and a regularizer, or `trials` points between the extreme lambdas."""
 
     regularizers: tuple[str, ...]
     lambdas: tuple[float, ...] = LAMBDAS
@@ -64,7 +63,6 @@ class Search:
 
     @property
     def size(self) -> int:
-        """The number of trials."""
         return len(self.regularizers) * len(self.lambdas) if self.sampler == "grid" else self.trials
 
 
@@ -106,7 +104,7 @@ def own_regularizer(experiment: Experiment) -> str:
 
 def tune(
     experiment: Experiment, out: Path, search: Search, judge: Judge, *, storage: str | None = None,
-    data_root: str | None = None, device: str | None = None, listener: Callable[[str], Listener] | None = None,
+    data_root: str | Path | None = None, device: str | None = None, listener: Callable[[str], Listener] | None = None,
 ) -> list[Result]:  # fmt: skip
     """Train and judge every trial that is left, each in a run directory below `out`; return all results, best first.
 
@@ -165,7 +163,7 @@ class Queue:
 
     @contextmanager
     def next(self) -> Iterator[Trial | None]:
-        """A trial for this process to do, and for no other as long as the context lasts."""
+        """A trial that is reserved for this process as long as the context lasts."""
         with ExitStack() as stack:
             with self._alone():  # a trial that runs and that nobody owns would be taken for abandoned
                 trial = self._abandoned() or self._new()
@@ -175,7 +173,7 @@ class Queue:
             yield trial
 
     def tell(self, trial: Trial, **values: float | str | None) -> None:
-        """Keep the values of a trial; one without the value `robust` diverged, and would do so again."""
+        """Store the values of a trial; one without the value `robust` diverged, and is not repeated."""
         with _storage_errors(self.url):
             for key, value in values.items():
                 trial.set_user_attr(key, value)
@@ -188,7 +186,6 @@ class Queue:
         return sorted((Result(*point, *map(values.get, VALUES)) for point, values in ended.items()), key=_rank)
 
     def directory(self, trial: Trial | FrozenTrial) -> Path:
-        """The run directory of a trial."""
         regularizer, lam = point_of(trial)
         return self.out / f"{regularizer}-{lam:.6g}"
 
@@ -199,7 +196,7 @@ class Queue:
             yield
 
     def _trials(self, *states: str) -> list[FrozenTrial]:
-        """The trials in these states whose point is known: a process may die before it has told it."""
+        """The trials in these states whose point is known: a process may die before it stores it."""
         trials = self.study.get_trials(deepcopy=False)
         return [trial for trial in trials if trial.state.name in states and None not in point_of(trial)]
 
@@ -247,7 +244,7 @@ def _study_name(experiment: Experiment, search: Search, judge: Judge) -> str:
     """Settings under which accuracies compare share a study; a grid may grow, the bounds of a sampler may not."""
     space = "" if search.sampler == "grid" else repr((search.sampler, search.regularizers, search.lambdas))
     settings = json.dumps([experiment.with_graddiv(regularizer="mean", lam=1.0).digest, asdict(judge), space])
-    return f"{experiment.data.name}-{experiment.method}-{hashlib.sha256(settings.encode()).hexdigest()[:10]}"
+    return f"{experiment.data.name}-{experiment.method}-{store.digest(settings)[:10]}"
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from graddiv.errors import GradDivError
 from graddiv.experiment import StartSection, parse
-from graddiv.experiment.cost import BESIDES, work_of_steps
+from graddiv.experiment.cost import BESIDES, training_work, work_of_steps
 from graddiv.networks import ARCHITECTURES, architecture
 from graddiv.recipes import recipe
 from tests.helpers import SHAPES
@@ -100,7 +100,8 @@ def test_cost_counts_passes() -> None:
     measured = 61 * 512 * 6  # three gradients at 512 images, after each of 60 epochs and before the first
 
     def passes(name: str) -> float:
-        return recipe(f"mnist-mini/{name}").work / ARCHITECTURES["mnist_cnn"].multiplications / BESIDES - measured
+        work = training_work(recipe(f"mnist-mini/{name}"))
+        return work / ARCHITECTURES["mnist_cnn"].multiplications / BESIDES - measured
 
     assert passes("no-defense") == pytest.approx(60 * 4500 * 3)
     assert passes("adv-train") == pytest.approx(60 * 4500 * 23)

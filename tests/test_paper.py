@@ -18,6 +18,7 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.budget import BUDGETS, Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.experiment import Experiment
+from graddiv.experiment.cost import training_work
 from graddiv.paper import entries, tasks
 from graddiv.paper.entries import DEMO, ENTRIES, QUICK_DEMO, STUDY, ZOO, entries_of, targets
 from graddiv.paper.planning import ATTACKED, CHECKLIST_NEED, ComparedRun, Request, seconds_to_train
@@ -48,6 +49,7 @@ SETTINGS = ["training.epochs=1", "training.batch=16", "training.decays=[]", "dat
 @pytest.fixture
 def _tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(BUDGETS["scale"], "demo", TINY)
+    monkeypatch.setitem(BUDGETS["checklist"], TINY.checklist, ASKED)
 
 
 def computed_again(*arguments: object, **options: object) -> NoReturn:
@@ -61,7 +63,7 @@ def reproduced(
     chosen = [entry for name in names for entry in entries_of(name)]
     request = Request(chosen, "demo", "mnist-mini", settings)
     planned = tasks_of(request, tmp_path / "runs")
-    runner = TaskRunner(ALONE, checklist=ASKED)
+    runner = TaskRunner(ALONE)
     for task in planned:
         runner.carry_out(task)
     assert all(runner.seconds(task) == 0 for task in planned)
@@ -111,7 +113,7 @@ def test_every_renderer_draws_something_of_the_papers_or_of_our_own() -> None:
 def test_the_plan_names_exactly_the_records_that_the_tasks_make(target: str, scale: str) -> None:
     chosen = entries_of(target)
     made = {
-        (task.directory.name, name)
+        (task.run.path.name, name)
         for task in tasks_of(Request(chosen, scale), Path("runs"))
         if task.need is not None
         for name in task.compared.files(task.need)
@@ -124,11 +126,11 @@ def test_the_plan_names_exactly_the_records_that_the_tasks_make(target: str, sca
 
 def test_a_task_is_planned_once_and_training_comes_first() -> None:
     planned = tasks_of(Request(entries_of("mnist"), "quick"), Path("runs"))
-    assert len({(task.directory, task.need) for task in planned}) == len(planned)
+    assert len({(task.run, task.need) for task in planned}) == len(planned)
     seen = set()
     for task in planned:
-        assert task.need is None or task.directory in seen
-        seen.add(task.directory)
+        assert task.need is None or task.run in seen
+        seen.add(task.run)
 
 
 @pytest.mark.slow
@@ -355,13 +357,13 @@ def test_every_training_of_the_study_has_a_label_of_its_own() -> None:
 def test_a_first_stage_that_is_taken_over_takes_no_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("graddiv.experiment.cost.multiplications_per_second", lambda experiment, device: 1.0)
     trainings = [s for s in tasks_of(Request(entries_of("scatter"), "quick"), tmp_path) if s.need is None]
-    base, second = (task.compared.experiment.work for task in trainings)
+    base, second = (training_work(task.compared.experiment) for task in trainings)
     runner = TaskRunner(ALONE)
     assert runner.seconds(trainings[0]) == base
     assert runner.seconds(trainings[1]) == pytest.approx(second - base, rel=0.01)
     assert seconds_to_train(entries_of("scatter"), "quick", lambda _: 1.0) == pytest.approx(second, rel=0.01)
     [alone] = [s for s in tasks_of(Request(entries_of("study-lambda"), "quick"), tmp_path) if s.need is None][:1]
-    assert runner.seconds(alone) == alone.compared.experiment.work, "nothing to take over"
+    assert runner.seconds(alone) == training_work(alone.compared.experiment), "nothing to take over"
 
 
 @pytest.mark.parametrize("name", ["table-mnist", "table-cifar10", "table-stl10", "table-rse"])

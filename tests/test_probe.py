@@ -8,6 +8,7 @@ import torch
 
 from graddiv.data import load
 from graddiv.experiment import TWO_CORES, forward_work, multiplications_per_second, training_seconds
+from graddiv.experiment.cost import training_work
 from graddiv.networks import Dirac, architecture, bayesian
 from graddiv.recipes import recipe
 from graddiv.training.probe import concentration, noise_scales
@@ -38,7 +39,7 @@ def test_a_network_is_tried_once() -> None:
 def test_a_short_training_is_estimated_without_trying_its_network() -> None:
     experiment = recipe("mnist/adv-bnn", "quick", ["data.examples=64", "training.epochs=1", "training.decays=[]"])
     begun = time.perf_counter()
-    assert training_seconds(experiment) == experiment.work / TWO_CORES
+    assert training_seconds(experiment) == training_work(experiment) / TWO_CORES
     assert time.perf_counter() - begun < 0.5
 
 

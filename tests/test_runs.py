@@ -26,9 +26,9 @@ def test_a_finished_run(trained_run: Run) -> None:
     assert trained_run.log[0]["event"] == "start"
     assert trained_run.experiment == tiny("mnist/adv-bnn", "training.epochs=2", "training.checkpoint_every=1")
     assert recipe(str(trained_run.recipe_file)) == trained_run.experiment
-    assert not trained_run.is_locked
-    with trained_run.lock():
-        assert trained_run.is_locked
+    assert not store.is_locked(trained_run.path)
+    with store.locked(trained_run.path):
+        assert store.is_locked(trained_run.path)
 
 
 def test_every_file_of_a_training_has_a_name_here(trained_run: Run) -> None:
@@ -52,7 +52,7 @@ def test_networks_of_the_end_and_of_an_epoch(trained_run: Run) -> None:
 
 def test_a_run_that_is_still_to_come(tmp_path: Path) -> None:
     run = Run(tmp_path / "later")
-    assert (run.epochs_done, run.finished, run.is_locked) == (0, False, False)
+    assert (run.epochs_done, run.finished, store.is_locked(run.path)) == (0, False, False)
     with pytest.raises(GradDivError, match="later holds no trained network: expected a run directory"):
         run.state()
     with pytest.raises(GradDivError, match=r"there is no .*metrics\.jsonl"):

@@ -30,19 +30,19 @@ class Ascent(NamedTuple):
 class APGD(Attack):
     """x_{k+1} = P(x_k + a (z-x_k) + (1-a) (x_k-x_{k-1})), z = P(x_k + argmax_{|g|_p <= eta} <g, E grad L(F(x_k), y)>).
 
-    P projects to the ball, a is the momentum.  m iterations from a random point of the sphere.  eta starts at
-    2 epsilon; at checkpoints it is halved, and the best point so far is gone back to, where the loss rose in no more
-    than a share rho of the steps, or the best loss did not move although eta had been left alone.
+    P projects to the ball, a is the momentum.  The m iterations start from a random point of the sphere, with
+    eta = 2 epsilon.  A checkpoint halves eta and returns to the best point if the loss rose in at most a share rho of
+    the steps, or if the best loss did not improve although the last checkpoint kept eta.
 
-    return_rule "strong": of the best iterates and the last, the one with the highest loss on fresh models.
-    "reference": as AutoAttack, the last iterate that a single model got wrong; the clean image where there is none,
-    or where a first model was wrong about it already.  Weak on randomized networks, but what is published.
+    return_rule "strong": returns the iterate, among the best and the last, with the highest loss on fresh models.
+    "reference": like AutoAttack, returns the last iterate that a single model misclassified; the clean image if there
+    is none or a first model already misclassifies it.  Weak on randomized networks, but what papers report.
     """
 
     m: Count = 100  #: iterations; 100 as in AutoAttack
     momentum: PositiveShare = 0.75  #: a above; the default is AutoAttack's
     rho: Share = 0.75  #: share of rising steps up to which eta is halved; the default is AutoAttack's
-    return_rule: ReturnRule = "strong"  #: which point is returned, as described above
+    return_rule: ReturnRule = "strong"  #: which point is returned, see above
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -78,7 +78,7 @@ class APGD(Attack):
         project = partial(self.geometry.project, x0=problem.x0, epsilon=problem.epsilon)
 
         def wrong() -> Bool[Tensor, " b"]:
-            """Where the last model that was asked is wrong."""
+            """Whether the last model is wrong."""
             answer = said[-1].argmax(1) != y
             said.clear()
             return answer

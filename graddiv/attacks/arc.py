@@ -21,20 +21,20 @@ OVERSHOOT = 0.05  #: how far beyond a member's boundary a step is aimed, as a sh
 
 @dataclass(frozen=True)
 class ARC(Attack):
-    """For each member in turn: d <- eta (d + beta u) / |d + beta u|_p, kept if the members together are fooled no less.
+    """For each member in turn: d <- eta (d + beta u) / |d + beta u|_p, kept if it does not lower the joint score.
 
-    u is the steepest step against that member, and beta so long that the member is fooled: its distance to the boundary
-    is zeta = h / |w|_q, h its margin and w the gradient of it.  The mean gradient of members that point in opposite
-    directions vanishes; this attack never averages.  Members that are fooled already are left alone.
+    u is the steepest step against that member and beta the length that fools it: the distance to its boundary is
+    zeta = h / |w|_q, with margin h and gradient w of the margin.  Opposite gradients of members cancel in a mean; this
+    attack never averages.  It skips members that are already fooled.
 
-    The members are the view's models, held for `redraw` steps, since greedy steps fit the models they see, and taken in
-    a random order at each step.
+    The members are the view's models, held for `redraw` steps, since greedy steps fit the models they see.  Each step
+    visits them in a random order.
     """
 
     m: Count = 20  #: steps over all members; 20 as in the paper
     eta: Positive = 1.0  #: the radius within which one step fools the members, as a share of epsilon; 1 as in the paper
-    redraw: Count = 4  #: steps that the same models serve; a deterministic or exact view has no others
-    rule: Rule = "softmax"  #: what is pushed: the log-margin of the mean softmax, or the accuracy of a draw
+    redraw: Count = 4  #: steps between new draws of the models; deterministic and exact views have only one set
+    rule: Rule = "softmax"  #: what is maximized: the log-margin of the mean softmax, or the error of a draw
     name = "ARC"
     passes_per_iteration = 12.0
 
@@ -52,7 +52,7 @@ class ARC(Attack):
     def _over_members(
         self, problem: Problem, members: Given, order: list[int], x: Images, score: PerExample
     ) -> tuple[Tensor, Tensor]:
-        """Return the point after one step over all members, and its score; what lowers the score is undone."""
+        """Step over all members once, undo changes that lower the score; return the point and its score."""
         x0, y, epsilon, eta = problem.x0, problem.y, problem.epsilon, self.eta * problem.epsilon
         local, best, best_score = torch.zeros_like(x), x, score
         for position, i in enumerate(order):
@@ -84,7 +84,7 @@ class ARC(Attack):
         return self.geometry.steepest(g, torch.ones_like(size)), distance, along
 
     def score(self, members: View, x: Images, y: Labels) -> PerExample:
-        """Return what the rule pushes, for each example: the higher, the worse the members answer together."""
+        """Return what the rule maximizes, per example: higher means that the members do worse."""
         z = members.member_logits(0, x)
         p = None if members.probabilities is None else members.probabilities.to(z)
         if self.rule == "softmax":  # log P(c) - log P(y), P the mean softmax and c its highest class but y

@@ -21,12 +21,12 @@ from graddiv.registries import Count, check_fields
 from graddiv.seeding import fold, uniform
 
 ReturnRule = Literal["strong", "reference"]  #: what is best on randomized networks, or what libraries return
-RESCORE = -1  #: the iteration whose models choose between restarts: no run sees those of a negative number
+RESCORE = -1  #: the iteration whose models choose between restarts; runs see only iterations >= 0
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One batch to attack: everything a single run of an attack is given."""
+    """One batch to attack: all inputs of a single run."""
 
     view: View  #: what the adversary sees of the network
     x0: Tensor  #: the clean images, b ..., inside the geometry's bounds
@@ -45,19 +45,19 @@ class Problem:
 class Attack(ABC):
     """attack(view, x0, y, epsilon) -> x_adv, inside the ball of radius epsilon and the box.
 
-    An attack never sees F, never switches modes and never judges its success, which is done on models it has not seen.
-    Of several restarts the one with the highest loss on fresh models is returned.
+    An attack never sees F, never switches modes and never judges its success: models it has not seen do that.
+    It returns the restart with the highest loss on fresh models.
     """
 
     geometry: Geometry = Linf()  # noqa: RUF009 -- frozen, so safely shared
     """The norm of the ball, and the box of valid pixels."""
-    objective: str = "ce"  #: the loss that is raised, one of `diversity.gradients.OBJECTIVES`; the paper's EOT uses ce
+    objective: str = "ce"  #: the loss to maximize, one of `diversity.gradients.OBJECTIVES`; the paper's EOT uses ce
     restarts: Count = 1  #: how many runs are made, each from another start and on other models; at least 1
     seed: int = 0  #: addresses the attack's own random choices; those of the network are the view's
 
     name: ClassVar[str]
-    passes_per_iteration: ClassVar[float] = 2.0  #: on each model, in forward passes; a backward to the input is one
-    former_settings: ClassVar[Mapping[str, Any]] = {}  #: settings that its records name and it no longer has
+    passes_per_iteration: ClassVar[float] = 2.0  #: per model, in forward passes; a backward pass counts as one
+    former_settings: ClassVar[Mapping[str, Any]] = {}  #: settings of older records that the attack no longer has
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -65,7 +65,7 @@ class Attack(ABC):
 
     @property
     def iterations(self) -> int:
-        """How many iterations one run takes: its field m."""
+        """The number of iterations of one run: its field m."""
         return int(vars(self)["m"])
 
     def label(self, view: View) -> str:
@@ -157,7 +157,7 @@ def _radii(epsilon: float | Tensor, x0: Tensor) -> PerExample:
 
 @contextmanager
 def explaining(problem: Problem) -> Iterator[None]:
-    """Where the network cannot take such images at all, raise an error that says so in place of torch's."""
+    """If the network cannot take such images at all, raise an error that says so instead of torch's."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, LookupError) as error:

@@ -65,8 +65,8 @@ class BB(MinimalAttack):
     def start(self, problem: Problem, restart: int, k: int) -> Images:
         """Return a point just beyond the boundary, between x0 and a far point: noise, or where the gradient leads.
 
-        The first run takes the nearer of the two, later runs take noise, to begin elsewhere.  Noise is often classified
-        as one certain class: examples of that class start where the gradient leads in every run.
+        The first run takes the nearer of the two, later runs take noise, to begin elsewhere.  Networks often assign all
+        noise to one class: examples of that class start where the gradient leads in every run.
         """
         share, fooled, x = self._boundary(problem, k, self._noise(problem, restart, k))
         other_share, other_fooled, other = self._boundary(problem, k, self._climb(problem, k))
@@ -74,7 +74,7 @@ class BB(MinimalAttack):
         return torch.where(per_example(better, x), other, x)
 
     def _noise(self, problem: Problem, restart: int, k: int) -> Images:
-        """Return, of TRIALS noise images, the one of highest margin."""
+        """Return the noise image of highest margin among TRIALS."""
         low, high = self.geometry.bounds
         draws = (problem.uniform("noise", restart, trial).to(problem.x0.dtype) for trial in range(TRIALS))
         images = [low + (high - low) * u.reshape(problem.x0.shape) for u in draws]

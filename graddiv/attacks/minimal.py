@@ -1,7 +1,4 @@
-"""The fast adaptive boundary attack (Croce & Hein 2020), and what minimal-norm attacks (FAB, B&B) share.
-
-FAB goes to the nearest linearized boundary, and back towards x0.
-"""
+"""The fast adaptive boundary attack (Croce & Hein 2020), and what minimal-norm attacks (FAB, B&B) share."""
 
 import math
 from abc import abstractmethod
@@ -24,14 +21,14 @@ FRESH = 10  #: how many iterations' models choose: with one model an iteration, 
 
 
 class Unconfirmed:
-    """Keeps the nearest points that the models of their own iteration got wrong, whatever others say."""
+    """Keeps the nearest points that the models of their own iteration misclassify, whatever other models say."""
 
     def __init__(self, problem: Problem, geometry: Geometry, clips: bool = False) -> None:
         self.problem, self.geometry, self.clips = problem, geometry, clips
         self.points, self.scores = problem.x0[None], problem.x0.new_full((1, len(problem.x0)), -math.inf)
 
     def keep(self, x: Images, score: PerExample) -> None:
-        """Keep x if its score is among the KEPT highest; -inf is that of x0, which stands for no point at all."""
+        """Keep x if its score is among the KEPT highest; x0 has the score -inf and stands for no point at all."""
         self.points, self.scores = keep_best(self.points, self.scores, x, score, KEPT)
 
     def offer(self, k: int, x: Images, margins: PerExample, direction: Images) -> None:

@@ -45,8 +45,8 @@ class PeerAttack(Attack):
 
     library: ClassVar[str]
     module: ClassVar[str]  #: the module of the library that has the attack
-    algorithm: ClassVar[str]  #: the attack's name in our tables; our attack of that name says its iterations in a suite
-    packages: ClassVar[str]  #: what pip installs, without torchvision and the old pins that it declares
+    algorithm: ClassVar[str]  #: the attack's name in our tables; our attack of that name sets its iterations in a suite
+    packages: ClassVar[str]  #: what to install with pip, without the old pins that it declares
     averages: ClassVar[bool] = True  #: whether it calls the model n times an iteration; else it is shown the ensemble
 
     def __post_init__(self) -> None:
@@ -56,7 +56,6 @@ class PeerAttack(Attack):
 
     @property
     def name(self) -> str:  # type: ignore[override]
-        """The library and the attack."""
         return f"{self.library} {self.algorithm}"
 
     def label(self, view: View) -> str:
@@ -64,7 +63,7 @@ class PeerAttack(Attack):
 
     @abstractmethod
     def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
-        """Call the library's attack on the model; the problem says the rest."""
+        """Call the library's attack on the model; the problem has all other inputs."""
 
     def run(self, problem: Problem, restart: int) -> Images:
         if (problem.epsilon != problem.epsilon[0]).any():
@@ -84,7 +83,7 @@ class PeerAttack(Attack):
         return x.detach().to(problem.x0)
 
     def imported(self) -> Any:
-        """Return the module that has the attack; where it cannot be imported, one sentence says what to install."""
+        """Import the module that has the attack, or raise an error that says what to install."""
         try:
             with _without_model_zoo(), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of what the library itself imports
@@ -163,8 +162,8 @@ class ArtPGD(PeerPGD):
 class PyautoattackAPGD(PeerAttack):
     """APGD of AutoAttack's version "rand", which is APGD-CE and APGD-DLR on the mean of n gradients.
 
-    It begins with a forward pass of one model and leaves the images alone that this model gets wrong; of the others it
-    returns the last iterate that the last model of an iteration got wrong, or the clean image where there is none.
+    It begins with a forward pass of one model and skips the images that this model misclassifies.  Of the others it
+    returns the last iterate that the last model of an iteration misclassified, or the clean image if there is none.
     """
 
     library = packages = "pyautoattack"
@@ -176,7 +175,7 @@ class PyautoattackAPGD(PeerAttack):
 
     def perturb(self, model: nn.Module, problem: Problem, epsilon: float) -> Any:
         settings = {"n_iter": self.m, "loss": self.objective, "eot_iter": problem.view.n}
-        # it seeds the global state anew: with the seed that this state has anyway, inside `isolated`
+        # it seeds the global state: with the seed that `isolated` has given it
         attack = self.imported().APGDAttack(model, eps=epsilon, seed=torch.initial_seed(), **settings)
         return attack.perturb(problem.x0, problem.y)
 
@@ -216,7 +215,7 @@ def _without_model_zoo() -> Iterator[None]:
 class ViewModule(nn.Module):
     """A module x -> logits that shows, from call to call, the sample models of the view one after the other.
 
-    view: what the adversary sees; every pass and draw is counted in its cost, on a part of the batch as on all of it.
+    view: what the adversary sees; its cost counts every pass and draw, also on a part of the batch.
     mean: each call is log sum_i q_i softmax f_i(x) over all n models of the next iteration, q_i = 1/n or the view's
         probabilities, for libraries that do not average by themselves.  Those that do call n times, a model each.
     first: the iteration of the view whose models come first.

@@ -1,7 +1,7 @@
 """PGD for noisy gradients: steps that shrink, and a pilot that measures the noise and says how to spend the passes."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 import torch
@@ -63,13 +63,13 @@ class StochasticPGD(Attack):
 
 
 COSINE = 0.85  #: enough draws give this cosine to the true gradient: what is left averages out over the steps
-STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta pay; above it they slow the attack down
-FEWEST_STEPS = 50  #: more draws never leave fewer iterations than this
+STARVED = 0.5  #: below this cosine a gradient is mostly noise, and momenta help; above it they slow the attack down
+FEWEST_STEPS = 50  #: the fewest iterations, however noisy the gradient
 PILOT = -1000  #: the iteration whose models the pilot looks at: no attack ever sees them
 
 
 class GradientNoise(NamedTuple):
-    """What n gradients g_i of one example say about their mean mu and covariance, for each of b examples."""
+    """Estimates, from n gradients g_i of each of b examples, of their mean mu and covariance."""
 
     rho: Float64[Tensor, " b"]  #: debiased MRL of g_i / |g_i|: the root of the mean cosine of two, 0 where negative
     mean_length: Float64[Tensor, " b"]  #: |mu|: the root of |mean g|^2 - tr Cov / n, 0 where that is negative
@@ -110,15 +110,11 @@ def measured_cosine(view: View, k: int, x: Images, y: Labels) -> Float64[Tensor,
 
 
 class Spending(NamedTuple):
-    """How a budget of passes is spent: n models at each of m iterations."""
+    """A split of a budget of passes: n models at each of m iterations."""
 
     n: int
     m: int
-    starved: bool = False  #: whether even n models leave the gradient mostly noise, so that a memory has to help
-
-    def spent_on(self, attack: StochasticPGD) -> StochasticPGD:
-        """The attack that spends so, to be seen through EOT(F, n)."""
-        return replace(attack, m=self.m, memory="aggmo" if self.starved else attack.memory)
+    starved: bool = False  #: whether the gradient is mostly noise even with n models, so that a memory helps
 
 
 def choose(q: float, passes: int) -> Spending:

@@ -39,7 +39,7 @@ class Square(Attack):
         x0, view = problem.x0, problem.view
         if x0.dim() != 4:
             raise GradDivError(f"x has shape {tuple(x0.shape)}, expected images of shape b c h w")
-        start, change = (self._tiles, self._move) if isinstance(self.geometry, L2) else (self._stripes, self._recolour)
+        start, change = (self._tiles, self._move) if isinstance(self.geometry, L2) else (self._stripes, self._recolor)
 
         def draw_of(query: int) -> UniformDraw:
             return lambda k: uniform(fold(problem.seed, "square", restart, query), problem.ids, k)
@@ -70,7 +70,7 @@ class Square(Attack):
         stripes = per_example(problem.epsilon, problem.x0) * _signs(draw(c * w), problem.x0).reshape(b, c, 1, w)
         return self.geometry.project(problem.x0 + stripes, problem.x0, problem.epsilon)
 
-    def _recolour(self, problem: Problem, x: Tensor, share: float, draw: UniformDraw) -> Float[Tensor, "b c h w"]:
+    def _recolor(self, problem: Problem, x: Tensor, share: float, draw: UniformDraw) -> Float[Tensor, "b c h w"]:
         """x +- 2 epsilon in a square, a sign for each channel, back to the ball: each pixel ends at an edge of it."""
         _, c, h, w = x.shape
         side = min(max(round(math.sqrt(share * h * w)), 1), h, w)

@@ -17,17 +17,17 @@ from graddiv.registries import Registry
 
 
 class RegisteredAttack(NamedTuple):
-    """An attack that has a name on the command line."""
+    """An attack with a name on the command line."""
 
-    attack: Attack  #: with the iterations that its paper and the libraries of the time took
-    iterations: Mapping[str, int] = {}  #: in each suite that it is part of
+    attack: Attack  #: with the iterations of its paper and of the libraries of the time
+    iterations: Mapping[str, int] = {}  #: its iterations in each suite that includes it
 
 
 PUBLISHED, STRONG = "published", "strong"
 SUITES = ("paper", PUBLISHED, "quick", "demo", STRONG)
-"""`published` is the suite of the paper with the return rules of the libraries of its time; `strong` is the smallest
-list that leaves, on the networks of the study, no more right than all attacks together (docs/adversaries.md): how many
-models its attacks see is measured first."""
+"""`published` is the paper's suite with the return rules of the libraries of its time.  `strong` is the smallest list
+that lowers accuracy as far as all attacks together on the networks of the study (docs/adversaries.md); a pilot first
+measures how many models its attacks should see."""
 ATTACKS: Registry[RegisteredAttack] = Registry(
     "attack",
     {
@@ -46,7 +46,7 @@ ATTACKS: Registry[RegisteredAttack] = Registry(
 
 
 def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[Attack]:
-    """The attacks of a suite, or those of these names, which need not be in it; m is for all but one-step ones."""
+    """The attacks of a suite, or those named, which need not be in it; m replaces the iterations of multi-step ones."""
     if name not in SUITES:
         raise unknown("suite", name, SUITES)
     if name == PUBLISHED:
@@ -57,5 +57,5 @@ def suite(name: str, names: Sequence[str] = (), m: int | None = None) -> list[At
 
 
 def as_published(attack: Attack) -> Attack:
-    """The attack with the return rule of the libraries of the paper's time, where it has one of its own."""
+    """The attack with the return rule of the libraries of the paper's time, if it has a choice of rules."""
     return replace(attack, return_rule="reference") if hasattr(attack, "return_rule") else attack  # type: ignore[call-arg]

@@ -28,7 +28,7 @@ from graddiv.seeding import fold
 
 @dataclass
 class Cost:
-    """What an attack has spent: passes of one model over one batch, forward and backward, and draws of noise."""
+    """The cost of an attack: passes of one model over one batch, forward and backward, and draws of noise."""
 
     forwards: int = 0
     backwards: int = 0
@@ -120,8 +120,8 @@ class View(ABC):
     def margin(self, k: int, x: Images, y: Labels) -> tuple[PerExample, Images]:
         """max_{j != y} z_j - z_y of the mean logits z over the models of iteration k, and its gradient.
 
-        Which class j is the rival is known only once all models were asked.  The graph of the last model is still alive
-        then; the others are evaluated a second time, so that only one graph is alive at a time.
+        The rival class j is known only after a pass of all models.  The graph of the last model is still alive then;
+        the others are evaluated a second time, so that only one graph is alive at a time.
         """
         own = y[:, None]
         with torch.enable_grad(), self.context():
@@ -140,7 +140,7 @@ class View(ABC):
         return margins, gradient / self.n
 
     def held(self, k: int, count: int | None = None) -> "Given":
-        """Return the view that keeps to the first `count` models of iteration k, or to all; this view pays for it."""
+        """Return a view of only the first `count` models of iteration k, or of all; its passes count as this view's."""
         return Given(list(islice(self(k), count)), self, self.probabilities if count is None else None)
 
     def _asked(self, k: int, points: Sequence[Tensor]) -> list[Float[Tensor, "n b c"]]:
@@ -165,7 +165,7 @@ class View(ABC):
 class Given(View):
     """A transfer attack: all of the given models at each iteration.
 
-    parent: a view whose models they are, which then pays for them and switches its batch norm.
+    parent: the view that the models come from, which counts their passes and switches their batch norm.
     """
 
     fresh = False
@@ -186,7 +186,7 @@ class Given(View):
 
 
 def _logits(f: SampleModel, x: Tensor) -> Tensor:
-    """f(x), once it is sure that these are logits: models that were given may be any function."""
+    """f(x), checked to be logits: given models may be any function."""
     return logits_of(f(x), getattr(f, "__name__", type(f).__name__), len(x))
 
 

@@ -22,7 +22,7 @@ from graddiv.progress import leads
 
 INTERRUPTED = 130  #: The exit code after Ctrl-C.
 GO_ON = {"train", "tune", "attack", "measure", "audit", "reproduce", "data"}
-"""Commands that, given again, go on where they stopped."""
+"""Commands that resume where they stopped when repeated."""
 
 
 def _sweep(words: list[str]) -> list[str]:
@@ -43,11 +43,11 @@ OLD: dict[str, Callable[[list[str]], list[str]]] = {
     "rescore": lambda words: ["board", "--rescore", *words],
     "recipes show": lambda words: ["recipes", *words],
 }
-"""Commands of before, which work until 0.2: from the words behind them to the words of today."""
+"""Old commands, which work until 0.2, and functions that translate their arguments to the new command line."""
 
 
 class Commands(TyperGroup):
-    """The commands; those of before are rewritten, with a warning."""
+    """The commands; old ones are translated, with a warning."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         for old, renewed in OLD.items():
@@ -84,10 +84,10 @@ def _options(version: Annotated[bool, typer.Option("--version", help="Print the 
 
 
 def share_cores() -> None:
-    """Let torch's threads sleep soon while they wait for each other, unless the user has said how they wait.
+    """Make torch's idle threads sleep early, unless the user has configured how they wait.
 
-    GNU OpenMP's spin for long after each loop.  Beside other work that keeps the very thread they wait for from a core,
-    and passes take many times as long (`make bench ARGS=threads`).  Must come before torch, which reads it once.
+    By default the threads of GNU OpenMP spin after each loop.  On a busy machine they then block the core of the thread
+    they wait for, and passes take many times as long (`make bench ARGS=threads`).  Call it before torch is imported.
     """
     if not {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"} & os.environ.keys():
         os.environ["GOMP_SPINCOUNT"] = "1000"
@@ -120,7 +120,7 @@ def _complain(sentence: str, code: int = 2) -> None:
 
 
 def _prepare_output() -> None:
-    """Print each line at once, also into a pipe and in any locale; of the processes of torchrun, one prints."""
+    """Flush each line, also into a pipe and in any locale; only one process of torchrun prints."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             if codecs.lookup(stream.encoding).name == "ascii":

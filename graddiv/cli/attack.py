@@ -1,4 +1,4 @@
-"""What there is to know of a trained run, `graddiv attack` and `measure`, or of any network, `audit` and `board`."""
+"""`graddiv attack` and `measure` evaluate a trained run, `audit` and `board` any network."""
 
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from graddiv.evaluation.examples import Bounds
     from graddiv.geometry import Geometry
 
-CHECKLIST = "checklist"  #: the measurement that is a list of verdicts
+CHECKLIST = "checklist"  #: the name of the measurement that is a list of verdicts
 
 
 @dataclass(frozen=True)
 class Attacks:
-    """Which attacks are run, and what is spent on them."""
+    """Options that select attacks and set their cost."""
 
     suite: str = "quick"
     attacks: str = ""
@@ -111,7 +111,7 @@ class MeasureCommand(TyperCommand):
     """Its help lists the measurements; their registry needs torch, so only this help waits for it."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        """What the docstring says, then each measurement with what its record is of."""
+        """Print the docstring, then each measurement with the first line about its record."""
         from graddiv.evaluation.measurements import MEASUREMENTS
 
         about = {name: (each.record.__doc__ or "").strip().splitlines()[0] for name, each in MEASUREMENTS.items()}
@@ -187,7 +187,7 @@ def audit(
         data = data or Run(given).experiment.data.name
     elif not data:
         raise GradDivError("--data is missing, expected an .npz file with the arrays x and y, or a data set by name")
-    x, y = read_examples(data, 100 if examples is None and budget == "quick" else examples, machine.root)
+    x, y = read_examples(data, 100 if examples is None and budget == "quick" else examples, machine.data_root)
     if isinstance(given, Path) and not epsilon:
         radius = radius_of_training(Run(given).experiment)
         radius = radius if norm == "linf" else l2_radius(radius, x[0].numel())
@@ -196,7 +196,7 @@ def audit(
         found = carry_out(
             given, x, y, epsilon=radius, norm=norm, bounds=_bounds(bounds),
             budget=budget, name=name, about=_pairs(about), peers=peers, out=directory, seed=seed, batch=batch,
-            progress=progress, process=process, device=process.device, data_root=machine.root,
+            progress=progress, process=process, device=process.device, data_root=machine.data_root,
         )  # fmt: skip
     _print(found)
     typer.echo(f"report: {directory / 'report.html'}")
@@ -209,7 +209,7 @@ def board(
     directory: Path, /, *, rescore: bool = False, model: str = "", images: Path | None = None, who: str = "",
     attack: str = "",
 ) -> None:  # fmt: skip
-    """Make one static page that ranks all audited networks below a directory by what is sure to be left of them.
+    """Make one static page that ranks all audited networks below a directory by a lower bound of their accuracy.
 
     With --rescore check one entry: 'graddiv board CARD --rescore --model FILE:FACTORY' scores its adversarial examples
     on other draws, and --images lowers it if its examples leave less.
@@ -235,7 +235,7 @@ def board(
 
 
 def _print(found: "Audit") -> None:
-    """The checks that did not pass, how attacks behaved, and the three numbers."""
+    """Print the checks that did not pass, how attacks behaved, and the three numbers."""
     from graddiv.cli.show import interval_of, print_titled, print_verdicts
 
     if odd := [item for item in found.checks.values() if item.verdict != "pass"]:
@@ -248,14 +248,14 @@ def _print(found: "Audit") -> None:
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
-    """KEY=VALUE, several times."""
+    """Parse several KEY=VALUE."""
     if broken := [text for text in texts if "=" not in text]:
         raise GradDivError(f"--about is {broken[0]!r}, expected KEY=VALUE such as authors='A. Author'")
     return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
 
 
 def _bounds(text: str) -> "Bounds | None":
-    """0,255; for several channels 0:0:0,1:1:1."""
+    """Parse 0,255, or 0:0:0,1:1:1 for several channels."""
     parts = [numbers(part.replace(":", ",")) for part in words(text)]
     if not parts:
         return None

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from graddiv.data import Source
 
 REQUIRED = ("torch", "numpy", "scipy", "jaxtyping", "safetensors")
-"""The packages of pyproject.toml; not read from the metadata, which a checkout that is not installed lacks."""
+"""The packages of pyproject.toml; a checkout that is not installed has no metadata to read them from."""
 PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox", "eagerpy", "numba", "llvmlite")
 """The packages of requirements/peers.txt."""
 
@@ -50,7 +50,7 @@ def _section(title: str, rows: dict[str, str]) -> None:
 
 
 def _print_machine(peers: bool) -> None:
-    """Versions, devices, threads and memory."""
+    """Print versions, devices, threads and memory."""
     import torch
 
     from graddiv.distributed import accelerator
@@ -76,7 +76,7 @@ def _print_machine(peers: bool) -> None:
 
 
 def _selfcheck(device: str | None) -> bool:
-    """Print each check as it is made; whether all of them passed."""
+    """Make and print each check; return whether all of them passed."""
     from graddiv.distributed import chosen_device
     from graddiv.paper.shipped import selfcheck
 
@@ -91,7 +91,7 @@ def _selfcheck(device: str | None) -> bool:
 
 
 def _is_intact(directory: Path) -> bool:
-    """Read every file of graddiv's below a directory, print what is wrong with them; whether nothing is."""
+    """Read every file of graddiv's below a directory and print which are damaged; return whether none is."""
     if not directory.is_dir():
         raise GradDivError(f"there is no directory {directory}: expected that of a run, of records or of a report")
     whole = damaged = certain = 0
@@ -113,7 +113,7 @@ def _is_intact(directory: Path) -> bool:
 
 
 def _reader(path: Path) -> Callable[[Path], Any] | None:
-    """What reads a file of this name; None for files that are not graddiv's, or that a process is writing."""
+    """Return the function that reads a file of this name; None for foreign files and those being written."""
     from graddiv import store
     from graddiv.records import Record
     from graddiv.report.plan import PLAN, Plan
@@ -138,7 +138,7 @@ def _reader(path: Path) -> Callable[[Path], Any] | None:
 
 
 def _read_checkpoint(path: Path) -> None:
-    """Read a checkpoint; that of the end of training must fit the network and the log beside it."""
+    """Read a checkpoint; the last one must fit the network and the log of the run."""
     from graddiv import store
     from graddiv.runs import Run, TrainingPosition
 

@@ -37,7 +37,7 @@ def words(text: str) -> list[str]:
 
 
 def number(text: str) -> float:
-    """0.3 or 8/255."""
+    """Parse 0.3 or 8/255."""
     try:
         return float(Fraction(text))
     except (ValueError, ZeroDivisionError):
@@ -45,12 +45,12 @@ def number(text: str) -> float:
 
 
 def numbers(text: str) -> list[float]:
-    """Comma-separated numbers."""
+    """Parse comma-separated numbers."""
     return [number(word) for word in words(text)]
 
 
 def whole_numbers(text: str) -> list[int]:
-    """Comma-separated seeds or counts."""
+    """Parse comma-separated seeds or counts."""
     try:
         return [int(word) for word in words(text)]
     except ValueError:
@@ -59,19 +59,14 @@ def whole_numbers(text: str) -> list[int]:
 
 @dataclass(frozen=True)
 class Machine:
-    """Where a command finds the data, and on which device it computes."""
+    """Options for the folder of the data and the device."""
 
     data_root: Path | None = None
     device: str | None = None
 
-    @property
-    def root(self) -> str | None:
-        """The folder of the data, as a string."""
-        return str(self.data_root) if self.data_root else None
-
     @contextmanager
     def process(self) -> "Iterator[Process]":
-        """Join the processes that torchrun started; memory that was used is kept."""
+        """Join the processes that torchrun started, and let malloc keep freed memory."""
         from graddiv.distributed import join_processes
         from graddiv.performance import keep_memory
 
@@ -82,14 +77,14 @@ class Machine:
 
 @dataclass(frozen=True)
 class Training:
-    """What the command line says of a training."""
+    """The options of a training."""
 
     scale: str = "demo"
     overrides: list[str] = field(default_factory=list)
     seed: int | None = None
 
     def experiment(self, name: str, start: Path | None = None) -> "Experiment":
-        """The settings that a recipe makes with this, from the network at `start` if there is one."""
+        """Return the settings of a recipe with these options; training starts from the network at `start`, if given."""
         from graddiv.recipes import recipe
 
         seed = [f"seed={self.seed}"] if self.seed is not None else []
@@ -98,7 +93,7 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """At which radius, on which examples and with which seed a trained run is evaluated."""
+    """Options for the radius, the examples and the seed with which a trained run is evaluated."""
 
     epsilon: str = ""
     norm: str = "linf"
@@ -110,7 +105,6 @@ class Evaluation:
 
     @property
     def geometry(self) -> "Geometry":
-        """The ball of the norm."""
         from graddiv.geometry import NORMS
 
         return NORMS[self.norm]
@@ -119,7 +113,7 @@ class Evaluation:
     def of(
         self, run: Path, process: "Process", machine: Machine, name: str = ""
     ) -> "Iterator[tuple[Target, list[float], Session]]":
-        """A trained run with its examples, the radii of attacks, and the session that writes its records."""
+        """Yield a trained run with its examples, the radii of attacks, and the session that writes its records."""
         from graddiv.evaluation import target_of
         from graddiv.evaluation.in_memory import check_radius
         from graddiv.evaluation.measurements import l2_radius
@@ -127,8 +121,8 @@ class Evaluation:
         from graddiv.recipes import radius
         from graddiv.runs import Run
 
-        experiment, F = Run(run).experiment, Run(run).network(machine.root)
-        where = {"data_root": machine.root, "device": process.device}
+        experiment, F = Run(run).experiment, Run(run).network(machine.data_root)
+        where = {"data_root": machine.data_root, "device": process.device}
         judged_on = {"split": self.split, "examples": self.examples, "batch": self.batch, "seed": self.seed}
         target = target_of(experiment, F, **judged_on, **where)  # type: ignore[arg-type]
         usual = 0.0 if self.epsilon else radius(experiment)
@@ -141,16 +135,16 @@ class Evaluation:
 
 
 COMPLETED = {"recipe": "recipes.names", "scale": "recipes.SCALES", "target": "paper.entries.targets"}
-"""Parameters that the shell completes, and where the names are, imported when the shell asks."""
+"""Parameters that the shell completes, and where their names are, which is imported on demand."""
 
 HELP = tomllib.loads(Path(__file__).with_name("help.toml").read_text(encoding="utf-8"))
-"""What is said of each parameter, by the function or dataclass that has it; and other names of options."""
+"""The help of each parameter, by function or dataclass, and other names of options."""
 
 
 def command(function: Callable[..., None]) -> Callable[..., None]:
-    """The function as typer makes a command of it; help.toml has the help of its options.
+    """Make a typer command of a function; help.toml has the help of its options.
 
-    Parameters before the `/` are arguments.  One whose type is a dataclass stands for its fields.
+    Parameters before the `/` are arguments.  A parameter that is a dataclass becomes an option for each field.
     """
     parameters, hints = inspect.signature(function).parameters, get_type_hints(function)
     groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
@@ -179,7 +173,7 @@ def command(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def _declared(owner: Any, name: str, default: Any, *, is_argument: bool = False) -> inspect.Parameter:
-    """A parameter of a function, or a field of a dataclass, as an argument or option of typer's."""
+    """Declare a parameter of a function, or a field of a dataclass, as an argument or option of typer."""
     metavar = HELP["metavars"].get(name, name.upper() if is_argument else None)
     shown: dict[str, Any] = {"help": HELP[owner.__name__.lower()][name], "metavar": metavar}
     if name in COMPLETED:
@@ -191,7 +185,7 @@ def _declared(owner: Any, name: str, default: Any, *, is_argument: bool = False)
 
 
 def _beginning(word: str, path: str) -> list[str]:
-    """The names that begin with a word, of those that stand at `path` or that the function there returns."""
+    """Return the names that begin with `word`, from the list at `path` or from what the function there returns."""
     module, _, name = path.rpartition(".")
     found = getattr(import_module(f"graddiv.{module}"), name)
     return [each for each in (found() if callable(found) else found) if each.startswith(word)]

@@ -52,7 +52,7 @@ def reproduce(
     about: dict[str, object] = {"target": target, "scale": scale, "data": data, "set": overrides, "seeds": seeds}
     about |= {"suite": suite, **({"quick": True} if quick else {}), **({"norm": norm} if norm != "linf" else {})}
     with machine.process() as process:
-        runner = TaskRunner(process, machine.root)
+        runner = TaskRunner(process, machine.data_root)
         missing = _print_plan(runner, tasks, directory)
         if dry_run:
             if missing is not None:
@@ -77,7 +77,7 @@ def reproduce(
 
 
 def _in_norm(entries: "Sequence[Entry]", norm: str) -> "list[Entry]":
-    """The entries that can be measured in the norm; prints why others cannot, and refuses if it is the only one."""
+    """Return the entries that can be measured in the norm; print why others cannot, or raise if there is only one."""
     from graddiv.paper.planning import check_norm
 
     found = []
@@ -111,7 +111,7 @@ def _print_plan(runner: "TaskRunner", tasks: "list[Task]", directory: Path) -> G
 
 
 def _list() -> None:
-    """The targets, with the time that training their runs takes at each scale."""
+    """List the targets, with the time to train their runs at each scale."""
     from graddiv.cli.show import print_rows
     from graddiv.experiment import TWO_CORES, duration
     from graddiv.paper.entries import targets
@@ -181,7 +181,7 @@ def report(
 
 
 def _print_records(paths: list[Path], as_csv: bool) -> None:
-    """The tables that the records below some directories make, or each record as a line of CSV."""
+    """Print the tables of the records below some directories, or each record as a line of CSV."""
     from graddiv.cli.show import print_records
     from graddiv.records import MeasurementRecord, as_rows, read_all
 

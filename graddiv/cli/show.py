@@ -1,4 +1,4 @@
-"""How the terminal shows records, verdicts and tables; commands import it once they have something to show."""
+"""Print records, verdicts and tables on the terminal; commands import this module once they have something to show."""
 
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ COLORS = {"pass": "green", "warn": "yellow", "fail": "red", "not enough evidence
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """A plain table; what stands first is there to be copied, and is not cut however narrow the terminal is."""
+    """Print a plain table; its first column is for copying, so it is not cut in a narrow terminal."""
     rows = list(rows)
     first = Column(columns[0], no_wrap=True, min_width=max((len(row[0]) for row in rows), default=0))
     others = (Column(each, overflow="ellipsis") for each in columns[1:])
@@ -34,7 +34,7 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
 def print_titled(
     title: str, columns: Iterable[str | Column], rows: Iterable[Sequence[str | Text]], **looks: Any
 ) -> None:
-    """A table with a frame and a title."""
+    """Print a table with a frame and a title."""
     table = Table(*columns, title=title, title_justify="left", **looks)
     for row in rows:
         table.add_row(*row)
@@ -42,7 +42,7 @@ def print_titled(
 
 
 def percent(a: Summary) -> str:
-    """An accuracy, and its spread over draws where two ensembles or repeats differ: 83.10 ± 1.20."""
+    """An accuracy with its spread over draws, if ensembles or repeats differ: 83.10 ± 1.20."""
     return f"{100 * a.mean:.2f}" + (f" ± {100 * a.std:.2f}" if a.std > 0 else "")
 
 
@@ -52,7 +52,7 @@ def interval_of(a: "Interval | Estimate") -> str:
 
 
 def print_records(records: Sequence[Record]) -> None:
-    """The tables of attacks, one for each network and epsilon, then those of Totals."""
+    """Print the tables of attacks, one for each network and epsilon, then those of Totals."""
     attacks: dict[object, list[AttackRecord]] = {}
     totals: dict[object, list[TotalRecord]] = {}
     for record in records:
@@ -73,7 +73,7 @@ def print_records(records: Sequence[Record]) -> None:
 
 
 def _title(record: AttackRecord | TotalRecord, among: Sequence[Record]) -> str:
-    """The network, with the hash that tells it from others of its name, the radius and the examples."""
+    """The network, with its hash if others have its name, the radius and the examples."""
     namesakes = {other.parameters for other in among if other.target == record.target}
     name = record.target if len(namesakes) == 1 else f"{record.target} ({record.parameters[:8]})"
     norm = isinstance(record, AttackRecord) and record.attack and record.attack.get("norm") == "L2"
@@ -82,7 +82,7 @@ def _title(record: AttackRecord | TotalRecord, among: Sequence[Record]) -> str:
 
 
 def _print_attacks(records: list[AttackRecord], title: str) -> None:
-    """Mean and std over draws of each attack, the interval apart; a Total over a part of the rows says so."""
+    """Print each attack with mean and std over draws, and the interval; mark a Total over a part of the rows."""
     rows, lines = table(records), []
     attacks = sum(row.per_draw is not None and row.label != "clean" for row in rows)
     for row in rows:
@@ -96,7 +96,7 @@ def _print_attacks(records: list[AttackRecord], title: str) -> None:
 
 
 def _print_total(group: list[TotalRecord], among: Sequence[Record]) -> None:
-    """Which attack ended how many images, at how many passes, and the Total."""
+    """Print how many images each attack ended and at how many passes, then the Total."""
     first, lines = group[0], []
     for number, label in enumerate(first.labels_of_attacks):
         left = np.mean([r.seen[:, number].sum() for r in group])
@@ -113,7 +113,7 @@ def _print_total(group: list[TotalRecord], among: Sequence[Record]) -> None:
 
 
 def print_curve(records: Sequence[AttackRecord], over: str) -> None:
-    """Accuracy against one setting, for each attack; over lam the runs are the points."""
+    """Print accuracy against one setting, for each attack; against lam, each run is a point."""
     groups: dict[str, list[AttackRecord]] = {}
     for record in records:
         if not record.is_clean:
@@ -126,13 +126,13 @@ def print_curve(records: Sequence[AttackRecord], over: str) -> None:
 
 
 def print_verdicts(items: "Sequence[Item]", title: str) -> None:
-    """Checks with their verdict and evidence."""
+    """Print checks with their verdict and evidence."""
     rows = [(item.name, f"[{COLORS[item.verdict]}]{item.verdict}[/]", item.sentence) for item in items]
     print_titled(title, ("", "verdict", "evidence"), rows, show_lines=True)
 
 
 def print_table(made: "ReportTable") -> None:
-    """A table of a report."""
+    """Print a table of a report."""
 
     def look(i: int, j: int) -> str:
         return "bold" if (i, j) in made.highlighted else "italic" if made.is_published(i, j) else ""

@@ -42,7 +42,7 @@ def train(
         if tensorboard and leads():
             listeners.append(curves(Run(directory).tensorboard))
         run(
-            experiment, directory, data_root=machine.root, device=machine.device, sync_batch_norm=sync_batch_norm,
+            experiment, directory, data_root=machine.data_root, device=machine.device, sync_batch_norm=sync_batch_norm,
             listeners=listeners,
         )  # fmt: skip
     typer.echo(f"trained: {directory}")
@@ -73,7 +73,7 @@ def tune(
     typer.echo(f"{search.size} trials, each about {each} on this machine, in {directory}")
     with Bar(stderr=False) as bar:
         results = tuning.tune(
-            experiment, directory, search, judge, storage=storage, data_root=machine.root, device=machine.device,
+            experiment, directory, search, judge, storage=storage, data_root=machine.data_root, device=machine.device,
             listener=partial(shown, bar),
         )  # fmt: skip
     tuning.write(results, judge, directory)
@@ -90,7 +90,7 @@ def tune(
 
 
 def _prepare(experiment: "Experiment", machine: Machine) -> str:
-    """Check that the data set is here; return about how long training takes, its network is tried for two seconds."""
+    """Check that the data set is here; run the network for two seconds and return an estimate of the training time."""
     from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
     from graddiv.distributed import chosen_device

@@ -39,5 +39,5 @@ def load(name: str, split: str = "train", root: str | Path | None = None) -> Dat
 def augmented(
     name: str, images: Float32[Tensor, "b c h w"], ids: Int64[Tensor, " b"], seed: int, epoch: int
 ) -> Float32[Tensor, "b c h w"]:
-    """A training batch as the paper shows it: cropped and flipped for CIFAR-10 and STL-10, as it is for the others."""
+    """Augment a training batch as the paper does: crop and flip CIFAR-10 and STL-10, leave other data unchanged."""
     return crop_and_flip(images, ids, seed, epoch) if SOURCES[name].crop_and_flip else images

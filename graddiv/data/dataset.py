@@ -1,6 +1,5 @@
-"""A data set: its `Source` says what is known before it is read, a `Dataset` holds a split in memory."""
+"""A data set: its `Source` holds what is known before it is read, a `Dataset` a split in memory."""
 
-import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -13,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float32, Int64, UInt8
 from torch import Tensor
 
+from graddiv import store
 from graddiv.performance import channels_last
 from graddiv.seeding import fold, uniform
 
@@ -35,7 +35,7 @@ class Download:
 
 @dataclass(frozen=True)
 class Source:
-    """What is known of a data set before it is read; an entry of `graddiv.data.SOURCES`."""
+    """The facts about a data set before it is read; an entry of `graddiv.data.SOURCES`."""
 
     name: str
     shape: tuple[int, int, int]  #: Channels, height and width of an image.
@@ -50,17 +50,17 @@ class Source:
     downloads: Sequence[Download] = ()
     embedded: bool = False  #: Whether it ships with the package, in the folder PACKAGE.
     crop_and_flip: bool = False  #: Whether training augments it with random crops and flips.
-    title: str = ""  #: What tables call it, if not by its name.
+    title: str = ""  #: Its name in tables, if it is another.
 
     @property
     def training_examples(self) -> int:
-        """How many examples the split "train" has: all but those held out for validation."""
+        """The size of the split "train": all but the examples held out for validation."""
         return self.sizes["train"] - self.held_out
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one split; pixels stay bytes, which take a quarter of the memory, `batch` makes floats."""
+    """Images and labels of one split; pixels are stored as bytes, `batch` converts them to floats."""
 
     name: str
     split: str
@@ -79,10 +79,8 @@ class Dataset:
     @cached_property
     def checksum(self) -> str:
         """sha256 of everything an experiment can depend on: name, split, images, labels and ids."""
-        digest = hashlib.sha256(repr((self.name, self.split, tuple(self.images.shape))).encode())
-        for tensor in (self.images, self.labels, self.ids):
-            digest.update(tensor.cpu().contiguous().numpy().data)
-        return digest.hexdigest()
+        identity = repr((self.name, self.split, tuple(self.images.shape)))
+        return store.digest(identity, self.images, self.labels, self.ids)
 
     def batch(self, rows: Rows) -> tuple[Float32[Tensor, "b c h w"], Int64[Tensor, " b"]]:
         """Return images with pixels in [0, 1], and their labels."""

@@ -14,7 +14,7 @@ from graddiv.data.files import md5_of
 from graddiv.errors import GradDivError
 from graddiv.progress import Progress
 
-ATTEMPTS = 5  #: Attempts in a row that bring nothing new, after which a download is given up.
+ATTEMPTS = 5  #: Failed attempts in a row after which a download is given up.
 PAUSE = 1.0  #: Seconds before the second attempt; the pause doubles with each failure.
 TIMEOUT = 30.0  #: Seconds without a byte after which an attempt has failed.
 CHUNK = 1 << 18  #: Bytes read at a time.
@@ -93,7 +93,7 @@ def _is_intact(path: Path, md5: str) -> bool:
 
 
 def _append(url: str, part: Path, size: int, progress: Progress) -> None:
-    """Download the rest of the file; a connection that ends too soon is an error, one that goes on too long is cut."""
+    """Download the rest of the file; a connection that ends too soon is an error, surplus bytes are cut off."""
     start = _size(part)
     request = urllib.request.Request(url, headers={"Range": f"bytes={start}-"} if start else {})
     try:

@@ -1,4 +1,4 @@
-"""The readers of the data sets, which check nothing: a file's md5 was.  All other facts are in sources.toml."""
+"""The readers of the data sets, whose files are checked by md5 before.  All other facts are in sources.toml."""
 
 import gzip
 import pickle
@@ -40,7 +40,7 @@ def read_mini(part: Part, paths: Sequence[Path]) -> Arrays:
 
 
 class Unpickler(pickle.Unpickler):
-    """Admits only the three numpy names that the official batches use: nothing else in a pickle is run."""
+    """Admits only the three numpy names that the official batches use, so a pickle can run nothing else."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in (("numpy.core.multiarray", "_reconstruct"), ("numpy", "ndarray"), ("numpy", "dtype")):

@@ -28,7 +28,7 @@ def ramp(step: int, warmup: int, rampup: int) -> float:
 
 
 class Parts(NamedTuple):
-    """What the last call found, for the log; only lam where nothing was computed because it was 0."""
+    """Results of the last call, for the log; only lam if it was 0, when nothing is computed."""
 
     lam: float
     R: Float64[Tensor, ""] | None = None
@@ -44,7 +44,7 @@ class GradDiv(nn.Module):
         loss = cross_entropy(f(x), y) + diversity(F, x, y, step=0)
 
     Called with a network and a batch, returns lambda R as a scalar tensor, to be added to a loss.  Batch norm uses its
-    running statistics; nothing is computed while lambda is 0; `parts` keeps what was found.
+    running statistics; nothing is computed while lambda is 0; `parts` holds the results for the log.
 
     name: the regularizer R, one of `REGULARIZERS`.
     lam: the weight of R once the ramp-up is over; at least 0.
@@ -136,7 +136,7 @@ class GradDiv(nn.Module):
         return R
 
     def _warn_if_deterministic(self) -> None:
-        """Say once, at the first batch, that equal gradients cannot be made diverse."""
+        """Warn, at the first batch only, that equal gradients cannot be made diverse."""
         if not self._met_network and self.parts.cosine is not None and self.parts.cosine > 1 - 1e-9:
             warnings.warn(
                 f"GradDiv: the {self.n} sample models have the same gradient direction at every example, as those of "

@@ -1,4 +1,4 @@
-"""The audit from beginning to end: look, attack, double, judge, climb the ladder, write it down."""
+"""The audit: check the network, attack it, double the budget, judge the images, climb the ladder, write the report."""
 
 import math
 import warnings
@@ -38,7 +38,7 @@ from graddiv.seeding import fold
 
 ANSWERS = "answers.json"  #: Answers on the first images, by which a resumed audit recognizes its network.
 NOISE_FREE = "noise-free"  #: The name of the rung that has no noise.
-#: The phases of an audit, and about which share of the time each takes.
+#: The phases of an audit, and roughly the share of the time that each takes.
 SHARES = {
     "pilot": 0.03, "behaviours": 0.3, "attacks": 0.3, "doubling": 0.22, "trajectory": 0.05, "numbers": 0.05,
     "ladder": 0.05,
@@ -50,9 +50,9 @@ def audit(
     budget: str | Budget = "quick", examples: int | None = None, name: str | None = None,
     about: Mapping[str, str] | None = None, peers: str | Sequence[str] = (), out: str | Path | None = None,
     n_ensemble: int = 20, seed: int = 0, batch: int = 100, progress: bool | Progress = False, process: Process = ALONE,
-    device: torch.device | str | None = None, data_root: str | None = None,
+    device: torch.device | str | None = None, data_root: str | Path | None = None,
 ) -> Audit:  # fmt: skip
-    """Audit a network: what it is, what attacks leave of it, and how much of that is proved.
+    """Audit a network: check it, attack it, and report its robust accuracy and how much of that is proved.
 
         import torch
         from graddiv import audit
@@ -76,14 +76,14 @@ def audit(
     norm: linf or l2, in which epsilon is measured.
     bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
     budget: quick (minutes, a first look), standard (hours, what to publish), exhaustive (days), or a `Budget`.
-    examples: only the first so many; all if None.
+    examples: how many of the first examples are used; all if None.
     name: what the network is called; by default the name of its class.
-    about: what its card says of it: authors, link, dataset, ...
+    about: further entries of its card: authors, link, dataset, ...
     peers: libraries whose attacks are run too, such as torchattacks.
     out: a directory that then holds everything, the page included (needs the extra [report]); the same call again
         goes on where this one stopped.  If None, nothing is written.
     n_ensemble: the draws of an ensemble.
-    seed: of everything random.
+    seed: addresses all randomness.
     batch: how many images are looked at together.
     progress: whether to show a bar, or a callback (done, total, label).
     process: this process among those that share the work.
@@ -102,7 +102,7 @@ def audit(
     place = None if device is None else chosen_device(device)
     given = network_of(model, unscaled(data.x[:2], data.bounds), data_root, place)
     F, seen, checks = examine(given, data, seed)
-    if (kind := checks["random"]).verdict == "warn":  # told now, not on a page after minutes of attacks
+    if (kind := checks["random"]).verdict == "warn":  # now, not on a page after minutes of attacks
         warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
     target = Target(F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
     others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
@@ -122,7 +122,7 @@ def audit(
 def examine(
     given: GivenModel, data: Examples, seed: int
 ) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
-    """Make all checks, and remedy what can be; return the network, the one that attacks follow, the checks."""
+    """Make all checks and fix what can be fixed; return the network, the one whose gradients are used, the checks."""
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
     inspect = partial(Inspection, x=x, y=y, seed=seed, declared=given.declared)
     F = models.rescaled(given.F, data.bounds)
@@ -149,12 +149,12 @@ def examine(
 
 @dataclass(frozen=True)
 class Auditor(Subject):
-    """Carries an audit out, phase by phase."""
+    """Carries out an audit, phase by phase."""
 
     session: Session = IN_MEMORY
 
     def audit(self) -> Audit:
-        """Every phase in its order."""
+        """Run every phase in order."""
         target, budget = self.target, self.budget
         radius: dict[str, Any] = {"epsilon": self.epsilon, "geometry": self.geometry}
         rho, q, n = 1.0, math.inf, 1
@@ -184,11 +184,11 @@ class Auditor(Subject):
 
     @cached_property
     def _seen(self) -> SourceNetwork | None:
-        """The network whose gradients attacks take, if it is not the one that is judged."""
+        """The network whose gradients attacks use, if it is not the one that is judged."""
         return SourceNetwork("surrogate", self.seen) if self.surrogate else None
 
     def _phase(self, name: str) -> Session:
-        """The session, in which a phase is a part of the progress."""
+        """The session, whose progress covers the share of this phase."""
         before = sum(list(SHARES.values())[: list(SHARES).index(name)])
 
         def listen(done: float, total: float, what: str) -> None:
@@ -197,13 +197,13 @@ class Auditor(Subject):
         return replace(self.session, progress=listen)
 
     def _on(self, images: np.ndarray) -> Target:
-        """The target on these images in place of its own."""
+        """The target on these images instead of its own."""
         data = self.target.data
         assert isinstance(data, Examples)
         return replace(self.target, data=replace(data, x=torch.from_numpy(images).to(data.x)))
 
     def _attack(self, n: int, q: float) -> dict[Cell, AttackRecord]:
-        """Clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
+        """Run clean images, the suite in all modes, the strong attacks, and transfer from other networks."""
         random, budget, geometry, epsilon = self.target.random, self.budget, self.geometry, self.epsilon
         usual = [attack for attack in budget.attacks(geometry) if not isinstance(attack, Square)]
         wanted = cells(usual, epsilon, n=n, random=random)
@@ -238,7 +238,7 @@ class Auditor(Subject):
         return tuple(sorted(kept.values(), key=lambda r: not r.is_clean))
 
     def _climb(self, hit: Target) -> tuple[Rung, ...]:
-        """The network when the adversary knows k draws, and without noise; attacked by the images of `hit`, too."""
+        """Attack the network with k known draws, and without noise; also with the images of `hit`."""
         target, F = self.target, self.target.F
         if not F.random:
             return ()
@@ -265,7 +265,7 @@ def _takes_gradients(cell: Cell) -> bool:
 
 
 def _can_be_doubled(cell: Cell, random: bool) -> bool:
-    """Whether it is an attack by gradients, of several steps, as strong as its view allows."""
+    """Whether it is an attack by gradients, of several steps, with the strongest view."""
     attack = cell.attack
     if attack is None or not _takes_gradients(cell) or isinstance(attack, MinimalAttack) or attack.iterations == 1:
         return False

@@ -1,8 +1,7 @@
 """Does a high accuracy under attack mean robustness, or only gradients that mislead attacks?
 
 The five behaviours of obfuscated gradients (Athalye et al. 2018), convergence, and signs that an attack failed for its
-own reasons (Pintor et al. 2022).  Attacks are compared by an ensemble that had no part in choosing them.
-In the paper: docs/equations.md.
+own reasons (Pintor et al. 2022).  An ensemble that does not choose attacks compares them.  See docs/equations.md.
 """
 
 import math
@@ -40,7 +39,7 @@ behaviour = partial(check, of=BEHAVIOURS, decisive=("fail",))
 
 @dataclass(frozen=True)
 class Evidence:
-    """Records by what they are for; a check names those that it needs, and applies where they are.
+    """Records by purpose; a check names those that it needs, and applies if they exist.
 
     one_step: FGSM in every mode.  iterative: PGD in every mode, and EOT-APGD.  black_box: Square, or random search
     where inputs are no images, on a fixed model and with EOT.  unbounded: EOT-PGD with a radius that admits all images.
@@ -56,7 +55,7 @@ class Evidence:
         return self.groups.get(name, ())
 
     def judge(self) -> dict[str, Item]:
-        """Make every check that applies."""
+        """Run every check that applies."""
         return {name: each(self) for name, each in BEHAVIOURS.items() if all(self[need] for need in each.needs.split())}
 
 
@@ -64,7 +63,7 @@ def checklist(
     target: Target, epsilon: float, session: Session = IN_MEMORY, *, budget: Budget = STANDARD,
     geometry: Geometry = LINF,
 ) -> list[Item]:  # fmt: skip
-    """Make the records that are not there yet, judge them, and write checklist.json beside them."""
+    """Make the missing records, judge all, and write checklist.json beside them."""
     items = list(gather(target, epsilon, session, budget=budget, geometry=geometry).judge().values())
     if session.directory is not None and session.process.writes:
         about = {"target": target.name, "epsilon": epsilon, "examples": len(target.data)}
@@ -74,7 +73,7 @@ def checklist(
 
 
 def settings_of(budget: Budget) -> dict[str, Any]:
-    """The fields of a budget that the checklist spends, under the names in its file."""
+    """The fields of a budget that the checklist uses, under their names in checklist.json."""
     names = {"samples": "random_points", "images": "random_images", "n_values": "sweep_n", "m_values": "sweep_m"}
     named = {name: name for name in ("n", "m", "queries", "radii")} | names | {"restarts": "restarts"}
     values = {name: getattr(budget, field) for name, field in named.items()}
@@ -85,7 +84,7 @@ def gather(
     target: Target, epsilon: float, session: Session = IN_MEMORY, *, budget: Budget = STANDARD,
     geometry: Geometry = LINF, source: SourceNetwork | None = None,
 ) -> Evidence:  # fmt: skip
-    """Run the attacks, through the gradients of `source` if not the target's; records are those of `graddiv attack`."""
+    """Run the attacks, with the gradients of `source` if given; records are the same as those of `graddiv attack`."""
 
     def cell(attack: Attack, mode: Mode = "eot", radius: float = epsilon, n: int = budget.n) -> Cell:
         seen = None if isinstance(attack, Square | RandomSearch) else source
@@ -122,12 +121,12 @@ def _rounded(radius: float, epsilon: float) -> float:
 class AttackComparison(NamedTuple):
     """Two attacks on the same examples."""
 
-    weaker: str  #: The attack that is expected to do no better than the other.
+    weaker: str  #: The attack that should do no better than the other.
     stronger: str
     accuracies: tuple[float, float]  #: The network's accuracy under each of them.
-    right: tuple[int, int]  #: How many examples the network still gets right under each of them.
-    lost: int  #: How many examples only the second attack fools the network on.
-    won: int  #: How many examples only the first attack fools the network on.
+    right: tuple[int, int]  #: Examples still right under each of them.
+    lost: int  #: Examples that only the stronger attack fools.
+    won: int  #: Examples that only the weaker attack fools.
     p: float  #: The probability that chance alone gives such one-sided flips.
 
     @property
@@ -149,7 +148,7 @@ def compare(weaker: AttackRecord, stronger: AttackRecord) -> AttackComparison:
 
 @behaviour("one-step attacks are weaker than iterative ones", needs="one_step iterative")
 def one_step(evidence: Evidence) -> Answer:
-    """Within EOT, and best against best; in other modes an iterative attack may follow one draw too far."""
+    """Compares within EOT, and best with best; in other modes an iterative attack may overfit one draw."""
     single, iterative = evidence["one_step"], evidence["iterative"]
     deciding, telling = [compare(_best(single), _best(iterative))], list[AttackComparison]()
     for record in single:
@@ -215,7 +214,7 @@ def converged(evidence: Evidence, key: str) -> Answer:
 
 
 def _curve(records: Sequence[AttackRecord], key: str) -> tuple[list[AttackRecord], dict[str, Any], str]:
-    """Records in the order of a setting, their numbers, and accuracy against it in words."""
+    """Sort records by a setting; return them, their numbers, and accuracy against the setting in words."""
     ordered = sorted(records, key=lambda record: float(record.value(key)))
     values, accuracies = [r.value(key) for r in ordered], [r.accuracy for r in ordered]
     words = (f"{100 * share:.1f} % at {value:.4g}" for share, value in zip(accuracies, values, strict=True))
@@ -269,7 +268,7 @@ def gradient_free(evidence: Evidence) -> Answer:
 
 @behaviour("a doubled budget gains nothing that matters", needs="doublings", decisive=("fail", "not enough evidence"))
 def doubling(evidence: Evidence) -> Answer:
-    """The upper bound of what doubling gains must lie below the tolerance; that no gain was found is not enough."""
+    """The upper bound of the gain must lie below the tolerance; it is not enough that no gain was found."""
     budget, first, doublings = evidence.budget, evidence["doubled"][0], evidence["doublings"]
     looks, tolerance = doublings[-1].look, f"{100 * budget.tolerance:.3g} points"
     last = [d for d in doublings if d.look == looks]

@@ -1,4 +1,4 @@
-"""What an evaluation spends, and one table of presets: for `reproduce`, the checklist and audits."""
+"""The cost of an evaluation, and the presets of `reproduce`, the checklist and audits."""
 
 import math
 from collections.abc import Sequence
@@ -15,13 +15,13 @@ from graddiv.registries import Registry
 
 @dataclass(frozen=True, kw_only=True)
 class Budget:
-    """How much is spent; each evaluation takes the fields that concern it."""
+    """The settings that determine cost; each evaluation uses the fields that concern it."""
 
     norm: str = "linf"  #: Norm of attacks and measurements, a name in NORMS.
     suite: str = "paper"  #: The suite of attacks, by name.
     suite_m: int | None = None  #: Iterations of its attacks; the suite's own if None.
     published_rules: bool = False  #: Whether its attacks return what the libraries of the paper's time did.
-    examples: int | None = None  #: How many test examples; all if None.
+    examples: int | None = None  #: Test examples; all if None.
     batch: int = 100
     repeats: int = 1  #: Repeats of attacks in tables, with independent draws; figures have one.
     n: int = 10  #: Sample models at each iteration of EOT.
@@ -29,7 +29,7 @@ class Budget:
     passes: int = 400  #: Forward and backward passes of each strong attack on an image: 20 iterations on 20 models.
 
     curve_n: tuple[int, ...] = (5, 10, 20)  #: Values of n in curves over epsilon; measurements take the largest.
-    curve_radii: int = 8  #: How many radii these curves have.
+    curve_radii: int = 8  #: Radii of these curves.
     sweep_n: tuple[int, ...] = (1, 5, 10, 20, 50, 100)  #: Values of n where accuracy against n is measured.
     sweep_m: tuple[int, ...] = (1, 5, 10, 20, 50, 100, 200)
     restarts: tuple[int, ...] = (1, 5)
@@ -43,15 +43,15 @@ class Budget:
     checklist: str = "standard"  #: The preset of the checklist that goes with this one.
     queries: int = 1000  #: Queries of the gradient-free attack.
     random_points: int = 10_000  #: Points of random search around an image.
-    random_images: int = 100  #: On how many images that EOT-PGD did not fool random search is tried.
+    random_images: int = 100  #: Images, not fooled by EOT-PGD, on which random search is tried.
 
     arc_m: int = 20  #: Iterations of the attack that goes from draw to draw.
     fewest: int = 10  #: Least n of EOT where the noise of the gradients decides.
     most: int = 40  #: Greatest n there.
     looks: int = 4  #: How often an audit may double its attack; at most five.
-    tolerance: float = 0.02  #: What doubling may gain at most, at a confidence of 95 % over all looks.
+    tolerance: float = 0.02  #: The largest gain of doubling that is accepted, at a confidence of 95 % over all looks.
     ensembles: int = 10  #: Ensembles that judge the final images.
-    known: tuple[int, ...] = (1, 2, 4, 8)  #: Numbers of draws that an adversary is supposed to know, for the ladder.
+    known: tuple[int, ...] = (1, 2, 4, 8)  #: Numbers of draws that the adversary of the ladder knows.
     substitute_steps: int = 500  #: Training steps of the substitute network.
 
     def attacks(self, geometry: Geometry | None = None) -> list[Attack]:
@@ -67,7 +67,7 @@ class Budget:
 
     @property
     def images_needed(self) -> int:
-        """How many images a doubled attack must leave alone for its gain to be below the tolerance."""
+        """The number of images that, if doubling changes none, shows that its gain is below the tolerance."""
         return math.ceil(math.log(self.level) / math.log(1 - self.tolerance))
 
     def draws_for(self, q: float) -> int:
@@ -135,4 +135,4 @@ BUDGETS: dict[str, Registry[Budget]] = {
         },
     ),
 }  # fmt: skip
-"""Presets by purpose and name; `measure` and `attack` take `Budget()` where the user says nothing else."""
+"""Presets by purpose and name; `measure` and `attack` use `Budget()` by default."""

@@ -1,4 +1,4 @@
-"""What an audit found, the card that it becomes, and boards of cards.
+"""The result of an audit, its card, and boards of cards.
 
 A card is a JSON file with the keys of RobustBench's, whose numbers are strings in percent, and numbers of ours.
 """
@@ -34,18 +34,18 @@ from graddiv.records.statistics import told_apart
 CARD = "card.json"
 ADVERSARIAL = "adversarial.npz"
 FORMAT = 1  #: Version of the card format.
-HEADLINE = 10  #: The k of the worst of k draws that stands in summaries.
+HEADLINE = 10  #: The k in summaries of the worst of k draws.
 SLACK = 1e-5  #: How far beyond the ball an image may lie by rounding.
-#: What the user may say of a network, under RobustBench's keys.
+#: What the user may say about a network, under RobustBench's keys.
 ABOUT = ("name", "link", "authors", "venue", "dataset", "architecture", "additional_data", "reported", "footnote")
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is audited, and how."""
+    """The network of an audit and its settings."""
 
     target: Target  #: The network takes pixels in [0, 1], gives logits, and can be asked for gradients.
-    seen: RandomizedNetwork  #: Attacks follow its gradients: the target's network, or a surrogate of the same answers.
+    seen: RandomizedNetwork  #: Its gradients are attacked: the target's network, or a surrogate with equal answers.
     checks: dict[str, Item]  #: What was found before any attack, by name.
     budget: Budget
     budget_name: str
@@ -61,7 +61,7 @@ class Subject:
 
 
 class Rung(NamedTuple):
-    """What is left of a network whose draws the adversary knows."""
+    """The accuracy of a network whose draws the adversary knows."""
 
     name: str
     known: int  #: Draws that the adversary knows; 0 for the network without its noise.
@@ -72,18 +72,18 @@ class Rung(NamedTuple):
 
 @dataclass(frozen=True)
 class Audit:
-    """The result of an audit: `graddiv.audit` says what its attributes are."""
+    """The result of an audit: `graddiv.audit` documents its attributes."""
 
     subject: Subject
     evidence: Evidence
     records: tuple[AttackRecord, ...]  #: Clean images, then all attacks at the radius of the audit.
-    worst: Worst  #: For each image what the worst of these made of it.
+    worst: Worst  #: The worst of their images for each example.
     clean: ThreeNumbers
     robust: ThreeNumbers  #: On the worst image that any attack found, chosen on draws that do not score it.
     ladder: tuple[Rung, ...]
     behaviours: dict[str, Item]  #: How attacks behaved, by name.
-    rho: float  #: Mean resultant length of draws' gradients, without the bias of few of them; median over images.
-    q: float  #: |E g|^2 / trace Cov g of them; median over images.
+    rho: float  #: Debiased mean resultant length of the gradients of draws; median over images.
+    q: float  #: |E g|^2 / trace Cov g of these gradients; median over images.
     n: int  #: Draws of a step of EOT.
 
     @property
@@ -215,14 +215,14 @@ def _numbers_json(numbers: ThreeNumbers) -> dict[str, Any]:
 
 
 def estimate_json(estimate: Estimate) -> dict[str, float]:
-    """An estimate by the names of its parts."""
+    """An estimate as JSON values."""
     return {name: round(float(value), 6) for name, value in estimate._asdict().items()}
 
 
 def _attacks_json(audit: Audit) -> dict[str, Any]:
-    """What was spent, and all attacks: what each was, what it left, for how many images it was the worst of all."""
+    """The cost, and for each attack its settings, accuracy, cost and the number of images on which it was the worst."""
     budget, records, found = audit.subject.budget, audit.attacks, []
-    columns = ("name", "seed", "bounds", "m", "samples", "restarts")  # need not be told apart by
+    columns = ("name", "seed", "bounds", "m", "samples", "restarts")  # do not tell attacks apart
     settings = [{key: value for key, value in (r.attack or {}).items() if key not in columns} for r in records]
     labels = told_apart([(r.label, own) for r, own in zip(records, settings, strict=True)])
     for number, (label, record) in enumerate(zip(labels, records, strict=True), 1):
@@ -238,7 +238,7 @@ def _attacks_json(audit: Audit) -> dict[str, Any]:
 
 
 def read_card(path: Path) -> dict[str, Any]:
-    """A card by its file, or by the directory of its audit."""
+    """Read a card, given its file or the directory of its audit."""
     file = path / CARD if path.is_dir() else path
     card = store.read_json(file)
     if (found := card.get("format")) != FORMAT:
@@ -264,7 +264,7 @@ def board(directory: Path) -> Path:
 
 
 def rescore(path: Path, model: Model, images: Path | None = None, *, who: str = "", attack: str = "") -> dict[str, Any]:
-    """Score the adversarial examples of a card again on other draws, or those of a file, which may lower the card.
+    """Score the adversarial examples of a card, or of a file, on other draws; those of a file may lower the card.
 
     path, model: the card, or the directory of its audit, and its network.
     images: an .npz file with another `x_adv`, in the same order and with pixels in [0, 1].

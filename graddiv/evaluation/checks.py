@@ -1,13 +1,14 @@
 """The checks of a network before any attack: `audit` makes all of them, `evaluate` warns of the quick ones."""
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
-from unittest.mock import patch  # counts calls
 
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
+from torch.overrides import TorchFunctionMode
 
 from graddiv.diversity.gradients import ZERO, directions
 from graddiv.diversity.regularizers import mean_cosine
@@ -22,11 +23,11 @@ from graddiv.seeding import fold, generator
 
 __all__ = ["CHECKS"]
 
-DRAWN, REPEATING = 32, 0.5  #: Draws that are counted; where at most this share of them differs, noise has few values.
+DRAWN, REPEATING = 32, 0.5  #: Draws to compare; if at most this share of them differs, the noise has few values.
 MANY = 30  #: Examples from which on an accuracy is compared with chance.
 STEP = 0.5 / 255  #: How far pixels are moved, at most, to see whether the gradient changes at once: half a gray level.
-STEADY, SHATTERED = 0.5, 0.1  #: Cosines of gradients so close: from the first on all is well, below the second noise.
-MANY_ZERO, MOST_ZERO = 0.1, 0.5  #: Shares of zero gradients, with which attacks miss images, or the whole network.
+STEADY, SHATTERED = 0.5, 0.1  #: Cosines of these gradients: smooth from the first on, noise below the second.
+MANY_ZERO, MOST_ZERO = 0.1, 0.5  #: Shares of zero gradients from which attacks miss images, or the network.
 AWAY = 8 / 255  #: How far pixels are moved, at most, to see whether gradients of draws are as diverse there.
 KINKED = 0.15  #: How much greater the cosine of two draws is there than at the images, where they disperse in a kink.
 AGREE, DISAGREE = 0.1, 0.5  #: Relative errors up to which a gradient is right, and from which on it is wrong.
@@ -48,7 +49,7 @@ def scale(seen: Inspection) -> Answer:
 
 @check("the network is what it is said to be, random or not")
 def random(seen: Inspection) -> Answer:
-    """Draws must differ where the network is said to be random, and only there."""
+    """Draws must differ if the network is declared random, and only then."""
     # on images of noise, too: draws may agree on all images that are easy
     noise = torch.rand(seen.near[0].shape, generator=generator(fold(seen.seed, "look", "elsewhere"))).to(seen.x)
     z = torch.cat([seen.logits, torch.stack([seen.answer(f, noise) for f in seen.models])], 1)
@@ -76,7 +77,7 @@ def random(seen: Inspection) -> Answer:
 
 @check("the same noise gives the same answer", decisive=("fail",))
 def replay(seen: Inspection) -> Answer:
-    """A sample model is a function: called twice it must say the same."""
+    """A sample model is a function: two calls must return the same."""
     again = seen.answer(seen.models[0], seen.x)
     apart = float((again - seen.logits[0]).abs().max())
     numbers = {"largest_difference": apart}
@@ -88,7 +89,7 @@ def replay(seen: Inspection) -> Answer:
 
 @check("an answer depends on its own image alone")
 def pointwise(seen: Inspection) -> Answer:
-    """f(x)[0] must not change with x[1:], for the same noise; that noise falls on rows by their place is no harm."""
+    """f(x)[0] must not change with x[1:], for the same noise; noise may depend on the row."""
     if len(seen.x) < 2:
         return "not enough evidence", "there is one image only", {}
     f, z, others = seen.models[0], seen.logits[0], seen.x.clone()
@@ -176,7 +177,7 @@ def gradients(seen: Inspection) -> Answer:
 
 
 def _lost(seen: Inspection, what: str, numbers: dict[str, Any]) -> Answer:
-    """The finding of gradients that are not there: where they are lost, and what to do."""
+    """The answer if gradients are missing: where they are lost, and what to do."""
     layer = numbers["layer"] = dying_layer(seen.F.module, seen.models[0], *seen.near)
     where = f"lost in the layer {layer}" if layer else "lost in code of the network's own forward"
     remedy = "straight_through(fn) in its place lets them through as if it were the identity"
@@ -219,17 +220,24 @@ def dying_layer(module: nn.Module, f: SampleModel, x: Float[Tensor, "b ..."], y:
     return next((name for name, before, after in reversed(calls) if arrives(after) and not arrives(before)), None)
 
 
+class _CountGradients(TorchFunctionMode):
+    """While active, counts the gradients that this thread takes."""
+
+    taken = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.taken += func in (torch.autograd.grad, torch.autograd.backward, Tensor.backward)
+        return func(*args, **(kwargs or {}))
+
+
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
     """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
-    with (
-        patch.object(torch.autograd, "grad", wraps=torch.autograd.grad) as grad,
-        patch.object(torch.autograd, "backward", wraps=torch.autograd.backward) as backward,
-        running_statistics(seen.F),
-        torch.enable_grad(),
-    ):
+    with running_statistics(seen.F), torch.enable_grad(), _CountGradients() as gradients:
         seen.models[0](seen.x[:1])
-    if taken := grad.call_count + backward.call_count:
+    if taken := gradients.taken:
         said = f"it takes {taken} gradients to give an answer: attack the last of its steps apart, too"
         return "warn", said, {"taken": taken}
     return "pass", "no gradient is taken while it answers", {"taken": 0}
@@ -275,7 +283,7 @@ def _errors(seen: Inspection, g: Float[Tensor, "k ..."], direction: Float[Tensor
 
 @check("the loss is smooth enough to follow")
 def roughness(seen: Inspection) -> Answer:
-    """Cosine of gradients of one draw less than half a gray level apart; and, apart from it, of draws at one point."""
+    """Compare gradients of one draw at points less than half a gray level apart, and of two draws at one point."""
     if (g := seen.usable_gradients) is None:
         return NOTHING
     f, (x, y), several = seen.models[0], seen.near, len(g) > 1

@@ -1,4 +1,4 @@
-"""Whatever holds the user's examples as tensors: tensors, arrays, data sets, loaders, files."""
+"""The user's examples as tensors, from tensors, arrays, data sets, loaders or files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,9 +30,9 @@ class Examples:
     x: Float[Tensor, "b ..."]
     y: Int64[Tensor, " b"]
     ids: Int64[Tensor, " b"]  #: The index of each example, which addresses its randomness.
-    name: str = "tensors"  #: Stands in records in place of a data set's name.
+    name: str = "tensors"  #: The name of the data set in records.
     split: str = "given"
-    bounds: Bounds = (0.0, 1.0)  #: What the pixels 0 and 1 are where the model takes them.
+    bounds: Bounds = (0.0, 1.0)  #: What the pixels 0 and 1 are in the units of the model.
 
     def __len__(self) -> int:
         return len(self.y)
@@ -77,7 +77,7 @@ def unscaled(x: Float[Tensor, "b ..."], bounds: Bounds) -> Float[Tensor, "b ..."
     return low + (high - low) * x
 
 
-def read_examples(name: str, examples: int | None = None, data_root: str | None = None) -> tuple[Tensor, Tensor]:
+def read_examples(name: str, examples: int | None = None, data_root: str | Path | None = None) -> tuple[Tensor, Tensor]:
     """Images and labels of an .npz file, or the test split of a data set by its name."""
     if not name.endswith(".npz"):
         return load(name, "test", data_root).batch(slice(0, examples))
@@ -90,7 +90,7 @@ def read_examples(name: str, examples: int | None = None, data_root: str | None 
 
 
 def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b ..."], Int64[Tensor, " b"]]:
-    """Images as floats and labels as integers, wherever they come from."""
+    """Images as floats and labels as integers, from any kind of input."""
     if y is not None and isinstance(x, Dataset | TorchDataset | DataLoader):
         raise GradDivError("y is given and x is a data set, which has its own labels: leave y out")
     if isinstance(x, Dataset):
@@ -141,7 +141,7 @@ def _tensor(values: object, name: str) -> Tensor:
 
 
 def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:
-    """The bounds as given, or [0, 1]; images outside of them are an error that proposes others."""
+    """The bounds as given, or [0, 1]; the error for images outside of them proposes others."""
     least, greatest = float(x.min()), float(x.max())
     if bounds is None:
         if least >= 0 and greatest <= 1:

@@ -29,7 +29,7 @@ from graddiv.records import AttackRecord, Record, TotalRecord
 
 R = TypeVar("R", bound=Record)
 
-#: The checks that `evaluate` makes: those that need a handful of passes.
+#: The checks that `evaluate` makes: those that need only a few passes.
 WARNED_OF = ("scale", "random", "replay", "pointwise", "logits", "accuracy", "gradients", "differences")
 INSPECTED = 64  #: Examples that the checks look at.
 
@@ -48,7 +48,7 @@ def evaluate(
                 print(epsilon, row.label, row.accuracy.mean, row.accuracy.interval)
 
     Returns an `AttackRecord` for each attack, mode, epsilon and repeat, and for clean images; `table` sums them up.
-    A `GradDivWarning` tells what makes the numbers mean something else; `graddiv.audit` looks more closely.
+    A `GradDivWarning` says why numbers may be misleading; `graddiv.audit` looks more closely.
 
     model: a module (whether it is random is found out), a `RandomizedNetwork`, a function x -> logits, a list of
         modules of which one answers at random, or the directory of a run.
@@ -59,9 +59,9 @@ def evaluate(
     suite_name: paper, published, quick or demo, which differ in iterations; or strong, which chooses modes and n.
     modes: how the adversary sees the network: "fixed" one draw, "eot1" a fresh one at each step, "eot" n of them.
     n: sample models at each step of "eot".
-    repeats: how often everything is done, with other draws.
-    n_ensemble: the sample models, never seen by an attack, that judge.
-    seed: of everything random.
+    repeats: how often everything is repeated, with other draws.
+    n_ensemble: sample models that judge, which no attack sees.
+    seed: addresses all randomness.
     batch: how many images are looked at together.
     bounds: the least and the greatest value of a pixel, if they are not 0 and 1; one number or one for each channel.
     directory: where records are kept, so that the same call again computes only what is missing; nowhere if None.
@@ -90,7 +90,7 @@ def _evaluated(
     batch: int = 100, bounds: Bounds | None = None, directory: Path | str | None = None,
     progress: bool | Progress = False, paper_rows: bool = False,
 ) -> list[R]:  # fmt: skip
-    """What `how` makes of the cells that the arguments, once they are checked, ask for."""
+    """Check the arguments, and return what `how` makes of their cells."""
     check_counts(n=n, repeats=repeats, n_ensemble=n_ensemble, batch=batch)
     chosen = _attacks_of(attacks, suite_name)
     target = Target.of(model, x, y, bounds, n_ensemble=n_ensemble, seed=seed, batch=batch)
@@ -121,7 +121,7 @@ def _attacks_of(attacks: str | Attack | Iterable[str | Attack], suite_name: str)
 
 
 def check_counts(**counts: object) -> None:
-    """Refuse counts that are no whole numbers from 1 on."""
+    """Refuse counts that are not whole numbers from 1 on."""
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int | np.integer):
             raise GradDivError(f"{name} is {count!r}, expected a whole number")
@@ -141,7 +141,7 @@ def _epsilons_of(epsilon: float | Sequence[float], attacks: Sequence[Attack], pi
 
 
 def check_radius(epsilon: float, geometry: Geometry, pixels: int, *, ends: bool = False) -> None:
-    """Refuse a radius that is not between 0 and the one that admits every image; `ends`: whether these two may be."""
+    """Refuse a radius that is not between 0 and the one that admits every image; `ends`: whether both are allowed."""
     most = geometry.diameter(pixels)
     if not (0 < epsilon < most or (ends and epsilon in (0, most))):
         expected = f"a radius from 0 to {most:.4g}{'' if ends else ', both excluded'}"
@@ -150,7 +150,7 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int, *, ends: bool 
 
 
 def _warn_of(target: Target, declared: bool | None) -> None:
-    """Look at the network before it is attacked, and warn of what makes its numbers mean something else."""
+    """Check the network before it is attacked, and warn of what makes its numbers misleading."""
     x, y, _ = target.examples(slice(0, INSPECTED))
     seen = Inspection(target.F, x, y, target.seed, declared)
     for name in WARNED_OF:
@@ -158,5 +158,5 @@ def _warn_of(target: Target, declared: bool | None) -> None:
         if item.verdict in ("warn", "fail"):
             warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=4)  # where evaluate is called
         if name == "random" and item.verdict == "fail" and not target.random:
-            # the other checks would find its noise again, and take it for something else
+            # the other checks would mistake its noise for something else
             seen = Inspection(settled(target.F, draws=True), x, y, target.seed, declared=True)

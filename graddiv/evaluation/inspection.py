@@ -1,4 +1,4 @@
-"""What a check is, a function that `@check` registers, and what the checks of a network look at."""
+"""Checks, which are functions registered by `@check`, and the inspection that checks of a network look at."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,8 +18,8 @@ from graddiv.networks.prediction import models_of
 from graddiv.registries import Registry
 from graddiv.seeding import fold, generator, isolated
 
-DRAWS = 8  #: Sample models that are looked at.
-EXAMPLES = 16  #: Examples whose gradients are looked at, the first ones.
+DRAWS = 8  #: Sample models that are checked.
+EXAMPLES = 16  #: The number of first examples whose gradients are checked.
 
 Outcome = Literal["pass", "warn", "fail", "not enough evidence"]
 Answer = tuple[Outcome, str, dict[str, Any]]  #: Verdict, sentence and numbers.
@@ -34,7 +34,7 @@ class Item(NamedTuple):
     evidence: dict[str, Any]  #: The numbers behind it, as JSON values.
 
     def remedied(self, how: str) -> "Item":
-        """The same, with what was done about it."""
+        """The item with what was done about it."""
         return self._replace(sentence=f"{self.sentence}; {how}")
 
 
@@ -69,13 +69,13 @@ def check(title: str, *, of: Registry[Check] = CHECKS, **options: Any) -> Callab
 
 @dataclass(frozen=True, eq=False)
 class Inspection:
-    """A network and examples with pixels in [0, 1], and what checks want to know of them."""
+    """A network and examples with pixels in [0, 1], and the values that checks share."""
 
     F: RandomizedNetwork
     x: Float[Tensor, "b ..."]
     y: Int64[Tensor, " b"]
     seed: int = 0
-    declared: bool | None = None  #: Whether the network was said to be random; None where we find out.
+    declared: bool | None = None  #: Whether the caller declared the network random; None if we find out.
 
     @cached_property
     def models(self) -> list[SampleModel]:
@@ -88,7 +88,7 @@ class Inspection:
 
     @cached_property
     def near(self) -> tuple[Float[Tensor, "k ..."], Int64[Tensor, " k"]]:
-        """The examples whose gradients are looked at."""
+        """The examples whose gradients are checked."""
         return self.x[:EXAMPLES], self.y[:EXAMPLES]
 
     @cached_property
@@ -120,7 +120,7 @@ class Inspection:
         return soft_margin(self.answer(f, x), self.near[1])
 
     def offset(self, *role: int | str) -> Tensor:
-        """Return numbers in [-1, 1) in the shape of the examples whose gradients are looked at."""
+        """Return numbers in [-1, 1) in the shape of `near`."""
         x = self.near[0]
         return 2 * torch.rand(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype).to(x) - 1
 

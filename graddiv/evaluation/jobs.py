@@ -1,7 +1,4 @@
-"""The measurements: how concentrated gradients are and what an adversary gains by it, and what sample models decide.
-
-In the paper: docs/equations.md.
-"""
+"""The measurements of gradients, of what an adversary gains, and of sample models' answers.  See docs/equations.md."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -29,7 +26,7 @@ from graddiv.networks.prediction import count_models, logits_from, models_of, pr
 from graddiv.records import kinds
 from graddiv.seeding import fold, uniform
 
-GRADIENTS = 100  #: How many gradients, one for each sample model, the paper estimates concentration from.
+GRADIENTS = 100  #: Gradients, one for each sample model, from which the paper estimates concentration.
 #: The angles, in degrees, by which gradients are rotated in the paper's cosine figure.
 ANGLES = tuple(float(angle) for angle in range(0, 91, 10))
 SHARES = (0.0, 1 / 64, 1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0)  #: Distances from the example, as shares of epsilon.
@@ -38,12 +35,12 @@ REACH = 3.0  #: How far the plane of decision regions extends from the image, in
 ABSTAIN = -1  #: The label of an example for which no class is sure enough to win the vote.
 DRAWS = 1000  #: Draws behind a certificate; 100,000 in Cohen et al., which here would take hours.
 CHOOSING = 100  #: Draws that choose the class, apart from those that bound its share.
-ALPHA = 0.001  #: How often a certificate may be wrong by bad luck of the draws.
+ALPHA = 0.001  #: The probability that a certificate is wrong because of unlucky draws.
 
 
 @measurement("concentration", kinds.ConcentrationRecord, lambda budget: {"n": budget.gradients})
 def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.ConcentrationRecord]:
-    """Measure how much the gradients of n sample models point the same way: kappa^ and the like, for every example."""
+    """Measure how much the gradients of n sample models point the same way, by kappa^ and others, for every example."""
     _check_two(n)
     p = target.pixels
 
@@ -63,7 +60,7 @@ def concentration_job(target: Target, *, n: int = GRADIENTS) -> Job[kinds.Concen
 def gradients_job(target: Target, *, n: int = GRADIENTS, examples: int = 4) -> Job[kinds.GradientsRecord]:
     """Store n unit gradients of the first examples, their cosines and the images, for scatter plots and matrices."""
     _check_two(n)
-    target = target.first(examples)
+    target = target.take(slice(0, examples))
 
     def measure(x: Tensor, y: Tensor, ids: Tensor, advance: Advance) -> dict[str, Tensor]:
         with running_statistics(target.F):
@@ -216,11 +213,11 @@ def _check_two(n: int) -> None:
 def boundary_job(
     target: Target, *, epsilon: float, examples: int = 4, models: int = 10, grid: int = 41, n: int = 10, m: int = 20
 ) -> Job[kinds.BoundaryRecord]:
-    """The class that each sample model, and last the ensemble, names at x + c_i axis_1 + c_j axis_2, cut to the box.
+    """The class that each sample model, and last the ensemble, predicts at x + c_i axis_1 + c_j axis_2, clipped.
 
     The axes are perturbations of two runs of EOT-PGD, the second made orthogonal to the first and as long.
     """
-    target = target.first(examples)
+    target = target.take(slice(0, examples))
     models = min(models, count_models(target.F, max(models, target.n_ensemble)))
     attack = PGD(m=m, random_start=True)
     low, high = attack.geometry.bounds
@@ -326,7 +323,7 @@ def transfer_job(target: Target, *, epsilon: float, k: int = 50, m: int = 20) ->
 
 
 class Certificate(NamedTuple):
-    """What the vote is sure of, for each example."""
+    """The certified result of the vote, for each example."""
 
     label: Int64[Tensor, " b"]  #: The winner of the vote, or ABSTAIN.
     share: Float64[Tensor, " b"]  #: Lower bound, at level 1 - alpha, on the probability of a vote for the winner.
@@ -357,7 +354,7 @@ def certify(
 
 
 def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "b c"]:
-    """How many of n sample models vote for each class; the models are independent, though few may be possible."""
+    """Count the votes of n sample models for each class; the models are independent, even if few are possible."""
     counts = torch.zeros((), dtype=torch.int64, device=x.device)
     with torch.no_grad(), running_statistics(F):
         theta = F.theta()

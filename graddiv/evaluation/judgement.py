@@ -41,7 +41,7 @@ class Estimate(NamedTuple):
 
 
 class ThreeNumbers(NamedTuple):
-    """What the same images mean for three ways to use a randomized network."""
+    """Accuracies on the same images for three ways to use a randomized network."""
 
     per_draw: Estimate  #: One draw answers.
     ensemble: Estimate  #: The mean softmax of n_ensemble draws answers.
@@ -73,7 +73,7 @@ def judgement_job(target: Target, of: str, *, ensembles: int = 10) -> Job[Judgem
 
 
 def three_numbers(of_ensemble: JudgementRecord, record: JudgementRecord) -> ThreeNumbers:
-    """What two records of judgement say, with intervals: one of images for the ensemble, one for single draws."""
+    """Estimate accuracies from two records: of images that attack the ensemble, and of those that attack a draw."""
     ensemble, draws = summary(list(of_ensemble.correct.T)), record.right.shape[1]
     exact = record.outcomes > 0 or draws == 1
 
@@ -97,16 +97,16 @@ def worst_of(record: JudgementRecord, k: int) -> Float[np.ndarray, " b"]:
 
 
 class Worst(NamedTuple):
-    """For every image the attack that did worst to it, and what that attack made of it."""
+    """The worst attack on each image, and the adversarial image that it made."""
 
     images: Float[np.ndarray, "b ..."]  #: For the ensemble: chosen by its margin, over both ensembles that judged.
-    attack: Int64[np.ndarray, " b"]  #: The number of the attack among the records that made each of them.
+    attack: Int64[np.ndarray, " b"]  #: The index, among the records, of the attack that made each of them.
     images_per_draw: Float[np.ndarray, "b ..."]
-    """For single draws: chosen by how many of them are right, and where that is equal by the margin."""
+    """For single draws: chosen by how many of them are wrong, ties by the margin."""
 
 
 def worst_images(records: Sequence[AttackRecord]) -> Worst:
-    """Choose for each image the attack that did worst to it; of equal ones the first."""
+    """Choose the worst attack on each image; the first of ties."""
     margins = np.nan_to_num(np.stack([(r.margin + r.margin_again) / 2 for r in records]), nan=-np.inf)
     wrong = np.stack([(~r.right).mean(1) for r in records])
     by_draws = wrong + 1e-6 * np.tanh(margins)  # a draw among the 20 that judge counts for far more
@@ -124,7 +124,7 @@ def images_hash(x: Tensor | np.ndarray) -> str:
 
 
 class Doubling(NamedTuple):
-    """One setting of an attack doubled, the others as they were."""
+    """One setting of an attack doubled, the others unchanged."""
 
     look: int
     setting: str  #: n, m or restarts.
@@ -139,7 +139,7 @@ class Doubling(NamedTuple):
 def double(
     cell: Cell, record: AttackRecord, target: Target, budget: Budget, session: Session
 ) -> tuple[list[Doubling], list[AttackRecord]]:
-    """Double each setting by itself and go on with the one that gains most, until all bounds are small enough."""
+    """Double each setting by itself, keep the one that gains most, and repeat until all bounds are small enough."""
     settings = (*(("n",) if target.random else ()), "m", "restarts")
     found, made = list[Doubling](), [record]
     for look in range(1, budget.looks + 1):

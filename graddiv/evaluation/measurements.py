@@ -37,7 +37,7 @@ class Measurement(NamedTuple):
         return [self.job(target, **at, **self.spends(budget)) for at in places]
 
     def files(self, epsilon: float, pixels: int, norm: str = "linf") -> list[str]:
-        """The names of its records, before they are made, for images of so many pixels."""
+        """The names of its records, before they are made, for images with this number of pixels."""
         places = self._places(epsilon, pixels, norm)
         return [self.record.file_name({**at, "norm": at["geometry"].name} if "geometry" in at else at) for at in places]
 

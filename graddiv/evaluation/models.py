@@ -1,4 +1,4 @@
-"""Whatever the user has as a `RandomizedNetwork`, adapted from outside, never changed; and surrogates to attack."""
+"""Makes a `RandomizedNetwork` of any model, without changing it, and surrogates to attack."""
 
 import importlib
 import inspect
@@ -35,12 +35,12 @@ CUTTING = frozenset({torch.detach, Tensor.detach})  #: Functions of torch that c
 
 
 def _of_inner(name: str) -> Any:
-    """What the inner network has under this name."""
+    """A property that reads this attribute of the inner network."""
     return property(lambda self: getattr(self.inner, name))
 
 
 class Adapted(RandomizedNetwork):
-    """Another network, whose sample models are called in another way: f'(x) = call(f, x)."""
+    """A network around another one, with sample models f'(x) = call(f, x)."""
 
     module, random, pointwise, proxy_gradient = map(_of_inner, ("module", "random", "pointwise", "proxy_gradient"))
     draw, realise, theta, mean, support = map(_of_inner, ("draw", "realise", "theta", "mean", "support"))
@@ -87,11 +87,11 @@ class GivenModel(NamedTuple):
 
     F: RandomizedNetwork
     name: str
-    declared: bool | None  #: Whether it was said to be random; None where that was for us to find out.
+    declared: bool | None  #: Whether the caller declared it random; None if we find out.
 
 
 def network_of(
-    model: Model, x: Float[Tensor, "b ..."], data_root: str | None = None, device: torch.device | None = None
+    model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None = None, device: torch.device | None = None
 ) -> GivenModel:
     """Make a randomized network of a model; images x, as it takes them, show whether a module draws by itself."""
     if isinstance(model, str | Path):
@@ -120,7 +120,7 @@ def network_of(
 
 
 def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwork:
-    """Take a module as random if it draws when it is called as it is."""
+    """Treat a module as random if its calls draw noise."""
     x = x.to(next((p.device for p in module.parameters()), x.device))
     check_takes(module, x)
     with naming_the_shape(x):
@@ -128,7 +128,7 @@ def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwo
 
 
 def dtype_of(model: Model) -> torch.dtype | None:
-    """The type of a model's parameters, in which its images are given to it; None where it has none, or in half."""
+    """The type of a model's parameters, and so of its images; None if it has none, or in half precision."""
     modules = model if isinstance(model, Sequence) else [model]
     parameters = (p for module in modules if isinstance(module, nn.Module) for p in module.parameters())
     found = next((p.dtype for p in parameters if p.is_floating_point()), None)
@@ -158,7 +158,7 @@ def load_model(reference: str) -> Model:
 
 
 def _imported(place: str) -> dict[str, Any]:
-    """The names in a Python file, which finds what lies beside it, or in a module."""
+    """The names in a module, or in a Python file, which may import files beside it."""
     path = Path(place)
     if path.suffix != ".py":
         try:
@@ -175,19 +175,19 @@ def _imported(place: str) -> dict[str, Any]:
 
 
 def original(F: RandomizedNetwork) -> RandomizedNetwork:
-    """The network inside all that was put around it."""
+    """The innermost network, without adapters."""
     return original(F.inner) if isinstance(F, Adapted) else F
 
 
 def rescaled(F: RandomizedNetwork, bounds: Bounds) -> RandomizedNetwork:
-    """The network on images with pixels in [0, 1], where it expects them between the bounds."""
+    """The network, which expects pixels between the bounds, on images with pixels in [0, 1]."""
     if np.all(np.equal(bounds[0], 0)) and np.all(np.equal(bounds[1], 1)):
         return F
     return Adapted(F, lambda f, x: f(unscaled(x, bounds)))
 
 
 def with_logits(F: RandomizedNetwork) -> RandomizedNetwork:
-    """The network with the logarithm of its probabilities as logits: softmax then gives them back."""
+    """The network with the logarithm of its probabilities as logits, so that softmax returns them."""
     return Adapted(F, lambda f, x: (z := f(x)).clamp_min(torch.finfo(z.dtype).tiny).log())
 
 
@@ -204,14 +204,14 @@ def with_gradients(F: RandomizedNetwork) -> RandomizedNetwork:
 
 
 def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
-    """The network as what it was found to be: one that draws is random, one that draws nothing is asked once."""
+    """The network as checks found it: made random if it draws, frozen if it does not."""
     if draws == F.random:
         return F
     return randomize(F.module) if draws else Frozen(F, (F.draw(0),))
 
 
 class _HandedOn(TorchFunctionMode):
-    """Inside, functions without a gradient hand it on as if they were the identity."""
+    """While active, functions without a gradient pass it on as if they were the identity."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
@@ -237,7 +237,7 @@ def straight_through_surrogate(F: RandomizedNetwork) -> RandomizedNetwork:
 def substitute(
     F: RandomizedNetwork, x: Float[Tensor, "b ..."], *, radius: float, steps: int, seed: int = 0
 ) -> RandomizedNetwork:
-    """A small network taught with what F answers on the images and around them, within a radius in each pixel."""
+    """Train a small network on the answers of F at the images and around them, within a radius in each pixel."""
     address = fold(seed, "substitute")
     targets = predict(F, x, seed=address).scores
     with isolated(address):

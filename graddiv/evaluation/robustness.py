@@ -45,7 +45,7 @@ LEVEL = 1e-2
 
 @dataclass(frozen=True, eq=False)
 class SourceNetwork:
-    """Another network, which the adversary attacks in place of the one that is judged: a transfer attack."""
+    """Another network, which a transfer attack attacks instead of the one that is judged."""
 
     name: str  #: Stands in labels and file names, such as substitute.
     F: RandomizedNetwork
@@ -63,14 +63,14 @@ class Cell:
     source: SourceNetwork | None = None  #: None: the adversary sees the network that is judged.
 
     def __post_init__(self) -> None:
-        """Give each way of seeing its one name: EOT with a single model is EOT^1."""
+        """Give each mode one name: EOT with a single model is EOT^1."""
         if self.mode == "eot" and self.n == 1:
             object.__setattr__(self, "mode", "eot1")
         if self.mode != "eot":
             object.__setattr__(self, "n", 1)
 
     def view(self, F: RandomizedNetwork, seed: int) -> View:
-        """What the adversary sees; repeats see other models."""
+        """The adversary's view; repeats see other models."""
         F, address = self.source.F if self.source else F, fold(seed, "view", self.repeat)
         if self.mode == "fixed":
             return Fixed(F, address)
@@ -78,25 +78,24 @@ class Cell:
         return EOT(F, self.n, address) if support is None or len(support.noises) > self.n else Exact(F)
 
     def label(self, F: RandomizedNetwork) -> str:
-        """The row of the table."""
         if self.attack is None:
             return "clean"
         label = self.attack.label(self.view(F, 0))
         return f"{label} on the {self.source.name}" if self.source else label
 
     def seeded(self, seed: int) -> Attack | None:
-        """The attack as it runs in this repeat of an evaluation of that seed."""
+        """The attack with its seed for this repeat."""
         return self.attack and replace(self.attack, seed=fold(seed, "attack", self.repeat))
 
     def describe(self, target: Target) -> dict[str, Any]:
-        """What a record says of the attack and of how it sees the network."""
+        """The description of the attack and its view in the record."""
         attack, source = self.seeded(target.seed), {"source": self.source.name} if self.source else {}
         m, restarts = (attack.iterations, attack.restarts) if attack else (0, 0)
         about = {"label": self.label(target.F), "attack": attack and _settings(attack), **source}
         return {**about, "mode": self.mode, "n": self.n, "m": m, "restarts": restarts}
 
     def work(self, target: Target) -> float:
-        """Forward-equivalents of one batch, about: the attack's steps on n models, and two ensembles that judge."""
+        """Approximate forward passes for a batch: the attack's steps on n models, and two ensembles that judge."""
         judging, n = (2.0 * target.n_ensemble, self.n) if target.random else (2.0, 1)
         if self.attack is None:
             return judging
@@ -104,7 +103,7 @@ class Cell:
 
     @property
     def file_name(self) -> str:
-        """Names the record: what tells cells of one directory apart."""
+        """The name of the record, which tells cells of one directory apart."""
         if self.attack is None:
             return f"clean-r{self.repeat}.record"
         steps = f"m{self.attack.iterations}" + (f"x{self.attack.restarts}" if self.attack.restarts > 1 else "")
@@ -126,7 +125,7 @@ def cells(
     attacks: Iterable[Attack], epsilons: float | Sequence[float], *, modes: Sequence[Mode] = MODES, n: int = 10,
     repeats: int = 1, random: bool = True,
 ) -> list[Cell]:  # fmt: skip
-    """Clean images and every combination, once for each repeat; a deterministic network knows one mode only."""
+    """Clean images and every combination, once for each repeat; a deterministic network has one mode only."""
     if repeats < 1:
         raise GradDivError(f"repeats is {repeats}, expected at least 1")
     radii, found = [epsilons] if isinstance(epsilons, int | float) else epsilons, list[Cell]()
@@ -149,7 +148,7 @@ def strong_cells(
     target: Target, epsilons: Sequence[float], session: Session = IN_MEMORY, *, passes: int = PASSES, repeats: int = 1,
     geometry: Geometry = LINF,
 ) -> list[Cell]:  # fmt: skip
-    """Clean images and the strong suite; a pilot splits `passes` into n and m, and few values of the noise add ARC."""
+    """Clean images and the strong suite, plus ARC if the noise has few values; a pilot splits `passes` into n and m."""
     support = target.F.support() if target.random else None
     found = cells([], [], repeats=repeats)
     for epsilon in epsilons:
@@ -166,22 +165,23 @@ def strong_cells(
 def strong_plan(
     target: Target, epsilon: float, passes: int = PASSES, session: Session = IN_MEMORY, geometry: Geometry = LINF
 ) -> Spending:
-    """How many models an iteration should see, from a pilot on the first examples, whose record has its own folder."""
+    """Choose how many models an iteration sees, by a pilot on the first examples, whose record has its own folder."""
     if passes < 1:
         raise GradDivError(f"passes is {passes}, expected at least 1")
     return choose(pilot(target, epsilon, session, geometry)[1], passes) if target.random else Spending(1, passes)
 
 
 def pilot(target: Target, epsilon: float, session: Session, geometry: Geometry) -> tuple[float, float]:
-    """The medians of rho and q of the gradients where a short attack on the first examples leads."""
-    few = target.first(PILOT_EXAMPLES)
+    """The medians of rho and q of the gradients at the end of a short attack on the first examples."""
+    few = target.take(slice(0, PILOT_EXAMPLES))
     [record] = session.run([gradient_noise_job(few, epsilon=epsilon, geometry=geometry).below(PILOTS)])
     return float(np.median(record.rho[:, 1])), float(np.median(record.q[:, 1]))
 
 
 def strong_attacks(plan: Spending) -> list[Attack]:
     """The attacks of the strong suite that take gradients, with the steps of a plan."""
-    return [plan.spent_on(attack) for attack in suite(STRONG) if isinstance(attack, StochasticPGD)]
+    found = (attack for attack in suite(STRONG) if isinstance(attack, StochasticPGD))
+    return [replace(a, m=plan.m, memory="aggmo" if plan.starved else a.memory) for a in found]
 
 
 def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:
@@ -289,7 +289,7 @@ def _worst_images(
 def _looked_at(
     target: Target, x: Tensor, y: Tensor, repeat: int, looks: int
 ) -> tuple[Float64[Tensor, " b"], Bool[Tensor, " b"], int]:
-    """The sureness of two ensembles, whether both and a fresh one are wrong beyond doubt, and how many models look."""
+    """Return the sureness of two ensembles, whether they are wrong beyond doubt, and how many models were asked."""
     seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
     with torch.no_grad(), running_statistics(target.F):
         models = [models_of(target.F, target.n_ensemble, seed) for seed in seeds]
@@ -328,7 +328,7 @@ def _settings(attack: Attack) -> dict[str, Any]:
 
 
 def _file_name(attack: Attack) -> str:
-    """The attack's name, and whatever about it is not as in the suites."""
+    """The attack's name, and its settings that differ from those of the suites."""
     registered = (each.attack for each in ATTACKS.values())
     usual = next((a for a in registered if type(a) is type(attack) and a.name == attack.name), type(attack)())
     settings = [field.name for field in fields(attack) if field.name not in ("m", "samples", "restarts", "seed")]

@@ -43,7 +43,7 @@ class Job(Generic[R]):
         if self.examples < 1 or self.batch < 1:
             found = f"there are {self.examples} examples in batches of {self.batch}"
             raise GradDivError(f"{found}, expected at least one of each")
-        # In the form in which a file gives it back (tuples become lists), so that both can be compared.
+        # As JSON returns it (tuples become lists), so that it can be compared with that of a file.
         object.__setattr__(self, "description", json.loads(json.dumps(self.description)))
 
     @property
@@ -57,7 +57,7 @@ class Job(Generic[R]):
 
 @dataclass(frozen=True)
 class Session:
-    """Where records go, this process among those that share the work, and who hears of the progress."""
+    """The directory of records, the process that makes them, and the callback for the progress."""
 
     directory: Path | None = None  #: None: nothing is stored.
     process: Process = ALONE
@@ -68,7 +68,7 @@ class Session:
     def open(
         cls, directory: Path | str | None, process: Process = ALONE, progress: bool | Progress = False
     ) -> "Iterator[Session]":
-        """Be the only evaluation that writes into the directory; its processes hold the lock together."""
+        """Lock the directory for this evaluation and all its processes."""
         if directory is not None and not isinstance(directory, str | Path):
             raise GradDivError(f"the directory is {directory!r}, expected a path")
         folder = None if directory is None else Path(directory)
@@ -78,19 +78,19 @@ class Session:
             yield cls(folder, process, listener)
 
     def left(self, job: Job[R]) -> int:
-        """How many batches of a job are not on disk, by the names of files alone."""
+        """Count the batches of a job that are not on disk; no file is read."""
         files = _Files(job, self.directory)
         if files.path is None:
             return len(files.numbers)
         return 0 if files.path.exists() else sum(not files.part(batch).exists() for batch in files.numbers)
 
     def run(self, jobs: Sequence[Job[R]]) -> list[R]:
-        """Run all jobs and return their records; processes, which share the directory, take missing batches in turn."""
+        """Run all jobs and return their records; processes share the directory and take missing batches in turn."""
         names = [job.file for job in jobs]
         if self.directory is not None and (twice := next((n for n in names if names.count(n) > 1), None)):
             raise GradDivError(f"two evaluations would both be written to {Path(twice).name}: leave one of them out")
         process, files = self.process, [_Files(job, self.directory) for job in jobs]
-        # One process looks and tells the others, so that all deal out the same list even if files appear meanwhile.
+        # One process makes the list for all, so that it is the same even if files appear meanwhile.
         todo = process.broadcast([(i, batch) for i, each in enumerate(files) for batch in each.missing()])
         mine = [item for turn, item in enumerate(todo) if self.directory is None or turn % process.size == process.rank]
         done, total = 0.0, float(sum(jobs[i].work for i, _ in mine))
@@ -114,7 +114,7 @@ class Session:
         return [each.result() for each in files]
 
 
-IN_MEMORY = Session()  #: Nothing is stored, and nobody hears of the progress.
+IN_MEMORY = Session()  #: Stores nothing and shows no progress.
 
 
 def reporting(items: Iterable[T], count: int, advance: Advance, start: float = 0.0, end: float = 1.0) -> Iterator[T]:
@@ -125,7 +125,7 @@ def reporting(items: Iterable[T], count: int, advance: Advance, start: float = 0
 
 
 class _Files(Generic[R]):
-    """The files of a job.  What this process wrote or read of them it keeps, so that nothing is read again."""
+    """The files of a job; it keeps what this process wrote or read, so that nothing is read again."""
 
     def __init__(self, job: Job[R], directory: Path | None) -> None:
         self.job, self.numbers = job, range(len(job.slices))
@@ -177,7 +177,7 @@ class _Files(Generic[R]):
             store.write_arrays(path, arrays, self.job.description)
 
     def _read(self, path: Path) -> Arrays:
-        """The arrays of a file that this very job wrote."""
+        """Read the arrays of a file; refuse one that another job wrote."""
         arrays, description = store.read_arrays(path)
         store.check_same(self.path, description, self.job.description)
         return arrays

@@ -1,4 +1,4 @@
-"""What is evaluated: a network and the examples on which it is judged."""
+"""The target of an evaluation: a network and the examples on which it is judged."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -32,7 +32,7 @@ R = TypeVar("R", bound=Record)
 #: (images, labels, ids, advance) -> arrays by name, whose first axis is the example.
 Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
 KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
-ASKED = 4  #: On how many images, the first ones, the answers of two networks are compared.
+ASKED = 4  #: The number of first images on which the answers of two networks are compared.
 RELATIVE, ABSOLUTE = 1e-3, 0.05  #: Of log-probabilities: other devices differ by less, other networks by more.
 LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
@@ -48,7 +48,7 @@ class Target:
     seed: int = 0  #: Addresses every random choice of the evaluation.
     batch: int = 100  #: How many examples are evaluated at a time.
     kept_images: int = KEPT_IMAGES  #: How many adversarial images a record stores.
-    facts: Mapping[str, Any] = field(default_factory=dict)  #: What else records say, such as the method and its lam.
+    facts: Mapping[str, Any] = field(default_factory=dict)  #: Further entries of records, such as method and lam.
 
     @classmethod
     def of(cls, model: Model, x: object, y: object = None, bounds: Bounds | None = None, **settings: Any) -> "Target":
@@ -92,10 +92,6 @@ class Target:
         """The dimension of an image."""
         return self.data.batch(slice(0, 1))[0].numel()
 
-    def first(self, count: int) -> "Target":
-        """The same target on its first `count` examples alone."""
-        return self.take(slice(0, count))
-
     def take(self, rows: slice | Int64[Tensor, " k"]) -> "Target":
         """The same target on these examples alone."""
         return replace(self, data=self.data.take(rows))
@@ -119,7 +115,7 @@ class Target:
         return Job(record, label or record.kind, description, file, len(self.data), self.batch, work, compute)
 
     def check_answers(self, path: Path) -> None:
-        """Refuse to go on beside records of a network that answers otherwise; without the file, write it."""
+        """Refuse to mix records of different networks: compare answers with those in the file, or write it."""
         x = self.examples(slice(0, ASKED))[0]
         with isolated(self.seed):  # a module that draws by itself draws the same again
             answers = predict(self.F, x, n=1, seed=self.seed).scores.tolist()
@@ -136,19 +132,19 @@ class Target:
 
     @property
     def answers_file(self) -> str:
-        """Where a directory that may hold several targets keeps the answers of this one."""
+        """The name of the file with the answers of this target, in a directory of several."""
         return f"answers-{store.digest(json.dumps(self.describe()))[:8]}.json"
 
 
 def target_of(
     experiment: "Experiment", F: RandomizedNetwork, *, data: str | Dataset | None = None, split: str = "test",
-    examples: int | None = None, batch: int = 100, seed: int = 0, data_root: str | None = None,
+    examples: int | None = None, batch: int = 100, seed: int = 0, data_root: str | Path | None = None,
     device: torch.device | None = None,
 ) -> Target:  # fmt: skip
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.
 
     data: another data set of images of the same shape, by name or loaded.
-    examples: only the first so many of the split.
+    examples: how many of the first examples of the split are used; all if None.
     """
     judged_on = data if isinstance(data, Dataset) else load(data or experiment.data.name, split, data_root)
     if examples is not None and not 1 <= examples <= len(judged_on):

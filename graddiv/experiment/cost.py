@@ -21,7 +21,7 @@ LOOKED_AT = 512  #: images of which three gradients are measured before training
 #: core at widths 1/8 and 1/4: 1.07 to 1.19 on MNIST's digits, 1.15 on CIFAR-10, 1.2 to 1.45 on STL-10.
 BESIDES = 1.2
 TWO_CORES = 30e9  #: multiplications per second on two cores of 2020s servers, to a factor of three (docs/benchmarks.md)
-SECONDS = 1.0  #: How long a network is tried, about.
+SECONDS = 1.0  #: Roughly how long a network is timed.
 BATCH = 64
 TOO_SHORT = 5.0  #: Seconds of training on two cores, below which the speed is not measured.
 Clock = Callable[[], float]  #: Tells seconds: of the day, or of the processor's work.
@@ -33,9 +33,9 @@ def forward_work(network: "NetworkSection") -> float:
 
 
 def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
-    """Multiplications of the steps of training that are left after `done` epochs, about.
+    """Approximate multiplications of the training steps that are left after `done` epochs.
 
-    Per image two passes for each step of the inner PGD, what the rules say for the loss, six for each gradient of R.
+    Per image two passes for each step of the inner PGD, the passes of the rules, and six for each gradient of R.
     """
     passes = 0.0
     for stage in experiment.schedule:
@@ -49,7 +49,7 @@ def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
 
 
 def training_work(experiment: "Experiment", done: int = 0) -> float:
-    """All multiplications of training that are left after `done` epochs, about."""
+    """Approximate multiplications of training that are left after `done` epochs, measurements included."""
     looks = experiment.epochs - done + (done == 0)
     measured = 6.0 * min(LOOKED_AT, _examples(experiment)) * looks * forward_work(experiment.network)
     return BESIDES * (work_of_steps(experiment, done) + measured)
@@ -60,14 +60,14 @@ def _examples(experiment: "Experiment") -> int:
 
 
 def duration(seconds: float) -> str:
-    """A time, roughly."""
+    """A rounded time such as 3 h."""
     minutes = seconds / 60
     unit, name = (1, "min") if minutes < 90 else (60, "h") if minutes < 48 * 60 else (24 * 60, "days")
     return f"{minutes / unit:.0f} {name}" if minutes >= 1 else "<1 min"
 
 
 def training_seconds(experiment: "Experiment", device: str = "cpu", done: int = 0) -> float:
-    """The seconds that training takes here after `done` epochs, about, in one process."""
+    """Approximate seconds of training left here after `done` epochs, in one process."""
     work = training_work(experiment, done)
     return work / (TWO_CORES if work / TWO_CORES < TOO_SHORT else multiplications_per_second(experiment, device))
 
@@ -77,7 +77,7 @@ def multiplications_per_second(
 ) -> float:
     """Multiplications per second in passes of the experiment's network here, with as many threads as torch has.
 
-    Tried once per process for each network: narrow ones reach a fraction of the speed of wide ones.
+    Timed once per process for each network: narrow ones reach a fraction of the speed of wide ones.
     """
     network, shape = experiment.network, SOURCES[experiment.data.name].shape
     return 2 * BATCH * forward_work(network) / _seconds(network.architecture, network.width, shape, device, clock)
@@ -85,7 +85,7 @@ def multiplications_per_second(
 
 @cache
 def _seconds(name: str, width: float, shape: tuple[int, int, int], device: str, clock: Clock) -> float:
-    """The time of a forward and an input backward, which are about two forwards, of a batch."""
+    """The time of a forward pass and a backward pass to the input, about two forward passes, of a batch."""
     module = channels_last(architecture(name, width).eval().requires_grad_(False)).to(device)
     x = channels_last(torch.rand(BATCH, *shape, generator=generator(0))).to(device).requires_grad_()
     # reading the sum waits for a device that works on its own

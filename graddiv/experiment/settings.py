@@ -1,17 +1,18 @@
 """An experiment as typed settings: what is trained, on what, how.  Its hash names the run."""
 
-import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from inspect import Parameter
+from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
 
 import graddiv.data
+from graddiv import store
 from graddiv.data import SOURCES, Dataset
 from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, expected
@@ -26,7 +27,7 @@ Name = Annotated[str, Field(pattern=r"^[\w.+-]+$")]  #: part of the name of a di
 
 
 def listed_in(registry: Mapping[str, object]) -> AfterValidator:
-    """For a string that must be one of the registry's names, those registered later included."""
+    """Validate that a string is a name in the registry, which may be registered later."""
 
     def check(name: str) -> str:
         if name not in registry:
@@ -43,10 +44,10 @@ class Section(BaseModel):
 
 
 class DataSection(Section):
-    """Which examples are trained on."""
+    """The training examples."""
 
     name: Annotated[str, listed_in(SOURCES)]
-    examples: Count | None = None  #: train on the first ones, this many; all if absent
+    examples: Count | None = None  #: how many of the first ones are used; all if absent
 
 
 class StartSection(Section):
@@ -65,11 +66,11 @@ class NetworkSection(Section):
 
 
 class Schedule(Section):
-    """Adam's learning rate, and how long it trains."""
+    """The epochs and the learning rate of Adam."""
 
     epochs: Count
     lr: Positive = 1e-3
-    decays: tuple[Epochs, ...] = ()  #: after these epochs, since the stage began, the rate is multiplied by decay
+    decays: tuple[Epochs, ...] = ()  #: epochs of the stage after which the rate is multiplied by decay
     decay: Positive = 0.1
 
 
@@ -95,7 +96,7 @@ class GradDivSection(Section):
 
 
 class StageSection(Schedule):
-    """A further stage of training: it goes on from the network of the stage before, with a new Adam."""
+    """A further stage of training: it continues with the network of the stage before, and a new Adam."""
 
     batch: Count | None = None  #: images of a step in this stage; training.batch if not given
     adversary_n: Count | None = None  #: adversary.n in this stage, where it is another one
@@ -103,7 +104,7 @@ class StageSection(Schedule):
 
 
 class Experiment(Section):
-    """All that `graddiv train` does; equal ones end in the same bits.  `parse` adds a field for each defense."""
+    """All settings of a training; equal ones give identical bits.  `parse` adds a field for each defense."""
 
     method: Name = "custom"  #: the name of the defense in tables
     scale: Name = "custom"  #: paper, quick, demo: at which scale the paper's setting is followed
@@ -137,29 +138,27 @@ class Experiment(Section):
 
     @property
     def _defense(self) -> tuple[Defense, dict[str, Any]]:
-        """What makes the network random, with its settings."""
+        """The defense and its settings."""
         found = [(DEFENSES[name], dict(section)) for name, section in self.defense_sections.items()]
         return found[0] if found else (Defense(Dirac, random=False), {})
 
     @property
     def random(self) -> bool:
-        """Whether the network has noise."""
         return self._defense[0].random
 
     @property
     def rules(self) -> Rules:
-        """How the network is trained."""
         return Defense.rules_of(*self._defense)
 
     @property
     def schedule(self) -> tuple[StageSection, ...]:
-        """All stages; the first is what the sections training and graddiv say."""
+        """All stages; the sections training and graddiv make the first."""
         own = {name: getattr(self.training, name) for name in Schedule.model_fields}
         return (StageSection(**own, graddiv=self.graddiv), *self.stages)
 
     @property
     def first_stages(self) -> list["Experiment"]:
-        """The trainings of its first stages alone, the longest first; a finished one is taken over, bit for bit."""
+        """Trainings of only its first stages, the longest first; a finished one is reused, bit for bit."""
         return [self.model_copy(update={"stages": self.stages[:count]}) for count in reversed(range(len(self.stages)))]
 
     def adversary_of(self, stage: StageSection) -> Adversary | None:
@@ -170,7 +169,7 @@ class Experiment(Section):
 
     @property
     def epochs(self) -> int:
-        """Of all stages together."""
+        """The epochs of all stages together."""
         return sum(stage.epochs for stage in self.schedule)
 
     @property
@@ -184,7 +183,7 @@ class Experiment(Section):
         return self.regularization.lam if self.regularization else 0.0
 
     def with_graddiv(self, **changes: Any) -> "Experiment":
-        """The same with other settings of GradDiv, in the stage that has it."""
+        """The experiment with other settings of GradDiv, in the stage that has it."""
         values = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         table = next(table for table in reversed([values, *values["stages"]]) if "graddiv" in table)
         table["graddiv"] |= changes
@@ -196,11 +195,11 @@ class Experiment(Section):
 
     @property
     def digest(self) -> str:
-        """Names the run: equal trainings have equal digests, whatever their names and the path they start from."""
+        """Names the run: equal trainings have equal digests; names and the path they start from do not count."""
         # without defaults, so that a new setting does not rename old runs
         labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
         values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
-        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:10]
+        return store.digest(json.dumps(values, sort_keys=True))[:10]
 
     @property
     def run_name(self) -> str:
@@ -208,34 +207,29 @@ class Experiment(Section):
         return f"{self.data.name}-{self.method}-{self.scale}-{self.digest}"
 
     @property
-    def work(self) -> float:
-        """Multiplications that training takes, about."""
-        return training_work(self)
-
-    @property
     def cost(self) -> str:
-        """The time training takes on two CPU cores, about."""
-        return duration(self.work / TWO_CORES)
+        """The approximate time of training on two CPU cores."""
+        return duration(training_work(self) / TWO_CORES)
 
     def to_toml(self) -> str:
-        """The recipe, complete: what is absent is off."""
+        """The complete recipe as TOML; sections that are absent are off."""
         values = self.model_dump(mode="json", by_alias=True, exclude_none=True)
         last = {key: values.pop(key) for key in ("graddiv", "stages") if key in values}  # after the defense it needs
         return _toml(values | last).lstrip("\n")
 
-    def training_set(self, root: str | None = None) -> Dataset:
+    def training_set(self, root: str | Path | None = None) -> Dataset:
         """The examples it trains on; `root` is the folder of the official files, by default looked for."""
         data, wanted = graddiv.data.load(self.data.name, "train", root), self.data.examples
         if wanted is not None and wanted > len(data):
             raise GradDivError(f"data.examples is {wanted}, but {self.data.name} has {len(data)} training examples")
         return data if wanted is None else data.take(slice(0, wanted))
 
-    def validation_set(self, root: str | None = None) -> Dataset | None:
+    def validation_set(self, root: str | Path | None = None) -> Dataset | None:
         """The held-out examples by which the best epoch is chosen; None where the last one is taken."""
         return graddiv.data.load(self.data.name, "validation", root) if self.training.select == "best" else None
 
-    def build(self, data: Dataset | None = None, root: str | None = None) -> RandomizedNetwork:
-        """F before training; some need `data`, the training set, which is read from `root` where it is not given."""
+    def build(self, data: Dataset | None = None, root: str | Path | None = None) -> RandomizedNetwork:
+        """Build F, untrained; some need `data`, the training set, which is read from `root` if it is not given."""
         name, width = self.network.architecture, self.network.width
 
         def members(k: int) -> list[Any]:
@@ -279,7 +273,7 @@ def _toml(table: Mapping[str, Any], prefix: str = "") -> str:
 
 
 def parse(values: Mapping[str, Any], source: str) -> Experiment:
-    """The experiment that these tables describe, or all of their mistakes at once."""
+    """Make an experiment of these tables, or raise an error that lists all mistakes."""
     model = _with_sections(tuple(DEFENSES.items()))
     try:
         return model.model_validate(values)
@@ -290,7 +284,7 @@ def parse(values: Mapping[str, Any], source: str) -> Experiment:
 
 
 def _explained(error: dict[str, Any], model: type[Experiment]) -> str:
-    """One mistake in tables that should make this model: where, what was found, what was expected."""
+    """Describe a mistake in tables that should make this model: where, what was found, what was expected."""
     where, found = ".".join(map(str, error["loc"])), repr(error["input"])
     found = found if len(found) <= 200 else f"{found[:200]}..."
     match error["type"]:
@@ -311,7 +305,7 @@ def _explained(error: dict[str, Any], model: type[Experiment]) -> str:
 
 
 def _fields(model: Any, location: Iterable[str | int]) -> dict[str | int, Any]:
-    """The keys, and what they may be, of the table at this location in the model of all tables."""
+    """The keys and their types of the table at this location in the model."""
     fields = {f.alias or name: f.annotation for name, f in model.model_fields.items()}
     for key in (part for part in location if not isinstance(part, int)):  # the position in a list of tables
         table = next(iter(get_args(fields[key])), fields[key])  # "Section | None", "tuple[Section, ...]" or "Section"

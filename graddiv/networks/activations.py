@@ -34,11 +34,11 @@ WEIGHTED = (*CONVOLUTIONS, nn.Linear)
 class Site(nn.Module, ABC):
     """layer(h~), or with `after` h~ for h = layer(x): h perturbed by noise, which is no part of the state_dict.
 
-    layer: the layer in whose place it stands.
-    settings: what a subclass declares beside it, kept as attributes.
+    layer: the layer that it replaces.
+    settings: the values of attributes that a subclass declares.
     """
 
-    defense: ClassVar[str]  #: whose site it is, for messages
+    defense: ClassVar[str]  #: the name of its defense, for messages
     after: bool = False  #: whether the output of the layer is perturbed, not its input
 
     def __init__(self, layer: nn.Module, **settings: Any) -> None:
@@ -77,7 +77,7 @@ class Site(nn.Module, ABC):
 
 
 class Visit(NamedTuple):
-    """How a layer was called."""
+    """One call of a layer."""
 
     layer: nn.Module
     x: Tensor
@@ -86,7 +86,7 @@ class Visit(NamedTuple):
 
 
 class SiteNetwork(RowNoise):
-    """Noise at each of the sites, which take the place of their layers in the module; `visits` are what `find` says."""
+    """Noise at sites, which replace their layers in the module; `find` returns the `visits`."""
 
     def __init__(
         self, module: nn.Module, sites: Mapping[str, Site], visits: Mapping[str, Visit], **settings: Any
@@ -138,7 +138,7 @@ def an_image(module: nn.Module, shape: Sequence[int]) -> Tensor:
 
 
 def replace(module: nn.Module, new: Mapping[nn.Module, nn.Module]) -> None:
-    """Put new[m] in the place of every m, under each of its names."""
+    """Replace every m with new[m], under each of its names."""
     for parent in list(module.modules()):
         for name, child in parent._modules.items():  # named_children() leaves out second names
             if child is not None and child in new:
@@ -156,7 +156,7 @@ class NoiseSite(Site):
 
 
 class RSENetwork(SiteNetwork):
-    """h <- h + sigma * noise, noise ~ N(0, I), before every convolution, in training (each example apart) and later."""
+    """h <- h + sigma * noise, noise ~ N(0, I), before every convolution, in training (per example) and later."""
 
 
 @defense("rse")
@@ -185,7 +185,7 @@ def rse(
 
 
 class ActivationNoise(Site):
-    """h~ = h + alpha * std(h) * noise, std(h) that of each example apart."""
+    """h~ = h + alpha * std(h) * noise, with std(h) of each example."""
 
     defense = "PNI"
 
@@ -245,7 +245,6 @@ class WCANetwork(SiteNetwork):
 
     @property
     def head(self) -> HeadNoise:
-        """The classifier with its noise."""
         return next(m for m in self.module.modules() if isinstance(m, HeadNoise))
 
     def log_variances(self) -> Float[Tensor, " c"]:

@@ -1,4 +1,4 @@
-"""The image is compressed or rebuilt before the network sees it (Guo et al. 2018): fewer bits, JPEG, total variation.
+"""Compress or rebuild the image before the network sees it (Guo et al. 2018): fewer bits, JPEG, total variation.
 
 All have the identity for a gradient (`straight_through`): exact forward, BPDA backward.  See docs/zoo.md.
 """

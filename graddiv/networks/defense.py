@@ -16,7 +16,7 @@ Factory = TypeVar("Factory", bound=Callable[..., RandomizedNetwork])
 
 
 class Minibatch(NamedTuple):
-    """What a step of training learns from."""
+    """The batch of a training step."""
 
     x: Tensor  #: the images, attacked ones too where training has an adversary
     y: Tensor
@@ -27,18 +27,18 @@ class Minibatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Rules:
-    """How a network is trained: with the cross-entropy of a fresh draw, and nothing added to it."""
+    """The rules of training; by default the cross-entropy of a fresh draw and no penalties."""
 
     interpolated: ClassVar[bool] = False  #: whether training is on interpolated examples
 
     @property
     def in_pairs(self) -> bool:
-        """Whether training looks at each example together with its neighbour in the batch."""
+        """Whether training combines each example with its neighbor in the batch."""
         return self.interpolated
 
     @property
     def passes(self) -> float:
-        """What the loss of an example costs, about, in forward passes of the architecture."""
+        """The approximate cost of the loss of an example, in forward passes of the architecture."""
         return 3.0
 
     def trained(self, F: RandomizedNetwork) -> RandomizedNetwork:
@@ -50,7 +50,7 @@ class Rules:
         return ce(F.bind(F.draw(batch.seed, batch.ids))(batch.x), batch.y)
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
-        """What training adds to the loss, by its name in the log; `examples` is the size of the training set."""
+        """Terms that are added to the loss, by name in the log; `examples` is the size of the training set."""
         return {}
 
 
@@ -61,13 +61,13 @@ class WithoutNoise(Rules):
         return Dirac(F.module) if F.mean() is None else Noiseless(F)
 
 
-#: What a factory may ask for beside its settings: a network, the shape of an image, a function k -> list of networks,
+#: What a factory may ask for besides its settings: a network, the shape of an image, a function k -> list of networks,
 #: the training set.
 PROVIDED = ("module", "input_shape", "members", "examples")
 
 
 class Defense(NamedTuple):
-    """How a network is made, and how it is trained."""
+    """A factory of networks, and the rules of their training."""
 
     factory: Callable[..., RandomizedNetwork]
     rules: Callable[..., Rules] = Rules
@@ -84,7 +84,6 @@ class Defense(NamedTuple):
         return self.factory(**made, **_wanted_by(self.factory, settings))
 
     def rules_of(self, settings: Mapping[str, Any]) -> Rules:
-        """The rules with these settings."""
         return self.rules(**_wanted_by(self.rules, settings))
 
 
@@ -118,5 +117,5 @@ def _wanted_by(of: Callable[..., Any], values: Mapping[str, Any]) -> dict[str, A
 
 
 def neighbours(b: int, device: torch.device) -> Tensor:
-    """For each of b rows its neighbour: the same however many processes share the batch, in even parts."""
+    """The index of the neighbor of each of b rows; the same if several processes share the batch in even parts."""
     return (torch.arange(b, device=device) ^ 1).clamp_max(b - 1)

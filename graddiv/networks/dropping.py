@@ -1,4 +1,4 @@
-"""Units are dropped at random: MC dropout (Gal & Ghahramani 2016), SAP (Dhillon et al. 2018).  See docs/zoo.md."""
+"""Drop units at random: MC dropout (Gal & Ghahramani 2016), SAP (Dhillon et al. 2018).  See docs/zoo.md."""
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
@@ -57,7 +57,7 @@ def mc_dropout(
     Returns a `RandomizedNetwork` whose noise are the masks.  A module with dropout of its own: `randomize`.
 
     module, input_shape: the network, whose own dropout must be in eval mode, and the shape of one image.
-    conv_rate, dense_rate: the shares of channels that is dropped before a convolution, of units before a linear layer.
+    conv_rate, dense_rate: the shares dropped: of channels before a convolution, of units before a linear layer.
     """
     visits = find(module, WEIGHTED, input_shape)
     _, *later = visits or ("",)  # the image itself is not dropped
@@ -95,7 +95,7 @@ class PruningSite(Site):
 
 
 class SAPNetwork(SiteNetwork):
-    """SAP as its authors describe it, after every activation; what it wraps was trained without."""
+    """SAP as its authors describe it, after every activation of a network that was trained without it."""
 
     law = "uniform"
     gradient: SAPGradient

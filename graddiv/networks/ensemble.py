@@ -20,7 +20,7 @@ from graddiv.seeding import fold, numbers, uniform
 
 
 class EnsembleNetwork(RandomizedNetwork):
-    """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every question.
+    """f = f_i with probability p_i, i = 1 .. k: one member answers, drawn anew for every call.
 
     `predict` asks every member once where they are equally likely: the deterministic ensembles of GAL, ADP and DVERGE.
     """
@@ -33,7 +33,6 @@ class EnsembleNetwork(RandomizedNetwork):
 
     @property
     def members(self) -> list[nn.Module]:
-        """The k networks."""
         return list(self.module)
 
     def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> dict[str, Tensor]:
@@ -73,7 +72,7 @@ def ensemble(members: Sequence[nn.Module], probabilities: Sequence[float] | None
 
 @dataclass(frozen=True)
 class EnsembleTraining(Rules):
-    """1/k sum_i CE(f_i(x), y): every member learns at every step; less ADP's diversity / k, or else DVERGE's loss.
+    """1/k sum_i CE(f_i(x), y): every member learns at every step; minus ADP's diversity / k, or DVERGE's loss instead.
 
     input_noise: sigma of Gaussian noise on half of the images; GAL needs 0.045.
     adp_alpha, adp_beta: weights of the ensemble's entropy and of the log volume of wrong classes; 2 and 0.5 in ADP.
@@ -125,7 +124,7 @@ class EnsembleTraining(Rules):
 def _of_one_architecture(
     members: Callable[[int], list[nn.Module]], k: Annotated[int, Range(ge=2)] = 3
 ) -> EnsembleNetwork:
-    """An ensemble of k networks, each initialized apart."""
+    """An ensemble of k networks, initialized independently."""
     return ensemble(members(k))
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from graddiv.errors import GradDivError
 from graddiv.networks.activations import Site, SiteNetwork, an_image, find
@@ -28,7 +29,7 @@ class InputNoise(RowNoise):
 
     @abstractmethod
     def changed(self, x: Tensor, noise: Mapping[str, Tensor], f: SampleModel) -> Tensor:
-        """Return what the network sees in the place of x; f is the network."""
+        """Return what the network sees instead of x; f is the network."""
 
     def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
         f, values = super().bind(noise, theta), self.checked(noise)
@@ -118,13 +119,9 @@ class Stretch(NamedTuple):
 
     def matrix(self, pixels: int, canvas: int) -> Float64[Tensor, "canvas pixels"]:
         """Return the bilinear resampling of this axis; rows outside [to, to + size) are 0."""
-        at = (torch.arange(self.size, dtype=torch.float64) + 0.5) * self.length / self.size - 0.5
-        at = at.clamp(0, self.length - 1)
-        low = at.floor().long()
-        matrix = torch.zeros(canvas, pixels, dtype=torch.float64)
-        rows = self.to + torch.arange(self.size)
-        matrix.index_put_((rows, self.start + low), 1 - (at - low), accumulate=True)
-        matrix.index_put_((rows, self.start + (low + 1).clamp_max(self.length - 1)), at - low, accumulate=True)
+        matrix, basis = torch.zeros(canvas, pixels, dtype=torch.float64), torch.eye(self.length, dtype=torch.float64)
+        resampled = interpolate(basis[None], size=self.size, mode="linear")[0].T
+        matrix[self.to : self.to + self.size, self.start : self.start + self.length] = resampled
         return matrix
 
 

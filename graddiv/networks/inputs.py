@@ -1,4 +1,4 @@
-"""Calling a network: what may go in, what must come out, and in which mode its layers are meanwhile."""
+"""Calling a network: which inputs and outputs are valid, and the mode of its layers meanwhile."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -39,7 +39,7 @@ def norm_layers(module: nn.Module) -> list[nn.Module]:
 
 
 def plain(name: str, value: object) -> Tensor:
-    """The values of a tensor without its history, as torch can differentiate with them."""
+    """The tensor without its graph, copied if it was made in inference mode, so that torch can differentiate."""
     if not isinstance(value, Tensor):
         raise GradDivError(f"{name} is of type {type(value).__name__}, expected a tensor: torch.as_tensor({name})")
     return value.detach().clone() if value.is_inference() else value.detach()
@@ -73,7 +73,7 @@ def check_labels(y: Tensor, examples: int) -> None:
 
 
 def check_is_module(module: object) -> None:
-    """Refuse what is no module: most often a class in place of what it makes, or a function."""
+    """Refuse what is not a module: most often a class instead of an instance, or a function."""
     if isinstance(module, type) and issubclass(module, nn.Module):
         raise GradDivError(f"the network is the class {module.__name__}, expected a module: {module.__name__}()")
     if not isinstance(module, nn.Module):

@@ -1,4 +1,4 @@
-"""What a randomized network predicts: the ensemble of several sample models decides.  See docs/equations.md."""
+"""Predictions of a randomized network: an ensemble of several sample models decides.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from graddiv.networks.randomized import Noise, RandomizedNetwork, SampleModel
 
 N_ENSEMBLE = 20  #: how many sample models the paper's ensemble has
-Rule = Literal["softmax", "logits", "vote"]  #: what of the members is averaged
+Rule = Literal["softmax", "logits", "vote"]  #: what is averaged over members
 
 
 class Prediction(NamedTuple):
-    """What the ensemble and each of its members predict."""
+    """The predictions of the ensemble and of each of its members."""
 
     scores: Float[Tensor, "b c"]  #: the members' mean softmax, mean logits, or share of votes
     answers: Int64[Tensor, "n b"]  #: the class that each member predicts
@@ -90,7 +90,7 @@ def logits_from(f: "SampleModel", x: Float[Tensor, "b ..."]) -> Float[Tensor, "b
 
 
 def score(z: Float[Tensor, "b c"], rule: Rule) -> Float[Tensor, "b c"]:
-    """What an ensemble averages of a member with these logits."""
+    """The values that an ensemble averages, from the logits of a member."""
     match rule:
         case "softmax":
             return z.double().softmax(1)  # in float32 the probabilities of confident networks round to 1 and 0, and tie

@@ -129,15 +129,14 @@ class Support(NamedTuple):
 
     @property
     def is_uniform(self) -> bool:
-        """Whether all values are equally likely."""
         return bool((self.probabilities == self.probabilities[0]).all())
 
     def number(self, u: Float64[Tensor, " r"]) -> Int64[Tensor, " r"]:
-        """Return the number of the value that each u ~ U[0, 1) chooses."""
+        """Return the index of the value that each u ~ U[0, 1) chooses."""
         return torch.searchsorted(self.probabilities.cumsum(0), u.cpu(), right=True).clamp_max(len(self.noises) - 1)
 
     def without_replacement(self, n: int, seed: int) -> list[int]:
-        """Draw the numbers of n different values, or of all, each in proportion to the probabilities of those left."""
+        """Draw the indices of n different values, or of all, each in proportion to the probabilities of those left."""
         u = uniform(seed, torch.arange(len(self.noises)), 1)[:, 0]
         waiting = -torch.log1p(-u) / self.probabilities.cpu()  # exponential times: the first ones come in this law
         return [int(i) for i in waiting.argsort()[:n]]
@@ -214,14 +213,14 @@ class Noiseless(Dirac):
 
 
 class RowNoise(RandomizedNetwork):
-    """Noise whose tensors have one row that serves every x, or a row for each example; N(0, I) unless `law` says else.
+    """Noise whose tensors have one row for every x, or a row for each example; N(0, I) unless `law` says otherwise.
 
     shapes: those of a row, by the name of the tensor.
-    settings: what a subclass declares beside it, kept as attributes.
+    settings: the values of attributes that a subclass declares.
     """
 
     law: ClassVar[Law] = "normal"
-    counts: Mapping[str, int] = {}  #: for noise that is an index: how many things it can name
+    counts: Mapping[str, int] = {}  #: for noise that is an index: how many values it has
 
     def __init__(self, module: nn.Module, shapes: Mapping[str, tuple[int, ...]], **settings: Any) -> None:
         super().__init__(module)
@@ -248,7 +247,7 @@ class StraightThrough(nn.Module):
 
         F = Dirac(torch.nn.Sequential(straight_through(torch.round), module))  # attacks can differentiate it
 
-    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  `proxy_gradient` and records tell of it.
+    This is BPDA (Athalye et al. 2018): the true gradient is zero or missing.  `proxy_gradient` and records report it.
 
     fn: a function of images that keeps their shape and treats every example alike; parameters inside it get no
         gradient.

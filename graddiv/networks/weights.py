@@ -28,7 +28,23 @@ class WeightNoise(RandomizedNetwork):
     def __init__(self, module: nn.Module, names: list[str]) -> None:
         super().__init__(module)
         self.names = names
-        module.register_forward_pre_hook(_WarnOfMeanNetwork(type(self).__name__, names[0]))
+        self._warned = False
+        module.register_forward_pre_hook(self._warn_of_mean_network)
+
+    def _warn_of_mean_network(self, module: nn.Module, inputs: object) -> None:
+        """Warn once if the module itself is called in training: without noise, its sigma learns nothing."""
+        owner, _, name = self.names[0].rpartition(".")
+        # a sample model replaces parameters with tensors
+        own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
+        if own and module.training and torch.is_grad_enabled() and not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the module inside a {type(self).__name__} was called by itself in training: that is the network "
+                "without its noise, whose scale then learns nothing; write Objective(F, examples=N)(x, y, step=step), "
+                "or F.bind(F.draw(step))(x) for a sample model (.eval() or no_grad to look at the mean on purpose)",
+                GradDivWarning,
+                stacklevel=4,
+            )
 
     @abstractmethod
     def scale(self, name: str) -> Tensor:
@@ -50,31 +66,8 @@ class WeightNoise(RandomizedNetwork):
         return w | {name: _perturbed(w[name], theta.scales[name], noise[name]) for name in self.names}
 
 
-@dataclass
-class _WarnOfMeanNetwork:
-    """Says once that the module itself, called in training, is the network without noise: its sigma learns nothing."""
-
-    kind: str
-    name: str
-    told: bool = False
-
-    def __call__(self, module: nn.Module, inputs: object) -> None:
-        owner, _, name = self.name.rpartition(".")
-        # a sample model puts tensors in the place of parameters
-        own = isinstance(module.get_submodule(owner)._parameters[name], nn.Parameter)
-        if own and module.training and torch.is_grad_enabled() and not self.told:
-            self.told = True
-            warnings.warn(
-                f"the module inside a {self.kind} was called by itself in training: that is the network without its "
-                "noise, whose scale then learns nothing; write Objective(F, examples=N)(x, y, step=step), or "
-                "F.bind(F.draw(step))(x) for a sample model (.eval() or no_grad to look at the mean on purpose)",
-                GradDivWarning,
-                stacklevel=4,
-            )
-
-
 def _perturbed(w: Tensor, scale: Tensor, noise: Tensor) -> Tensor:
-    """w + scale * noise, stored as w is: torch would store a weight of one input channel anew, not channels_last."""
+    """w + scale * noise in the memory format of w, which torch would not keep for a single input channel."""
     if torch.is_grad_enabled():  # no `out` for what is differentiated
         return torch.addcmul(w, scale, noise)
     return torch.addcmul(w, scale, noise, out=torch.empty_like(w))
@@ -108,7 +101,6 @@ class GaussianNetwork(WeightNoise):
         self.log_sigma = nn.ParameterDict({_key(n): torch.full_like(mu[n], math.log(init_sigma)) for n in names})
 
     def scale(self, name: str) -> Tensor:
-        """sigma = exp(log_sigma)."""
         return torch.exp(self.log_sigma[_key(name)])
 
     def kl(self) -> Float[Tensor, ""]:

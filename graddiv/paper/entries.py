@@ -19,10 +19,10 @@ _recipe = cache(recipe)
 
 
 class Need(NamedTuple):
-    """What is measured of a run: a name in ATTACKED or MEASUREMENTS, or the checklist."""
+    """A measurement that an entry needs: a name in ATTACKED or MEASUREMENTS, or the checklist."""
 
     name: str
-    set: str = ""  #: the directory below the run's records that holds it; "" is the records themselves
+    set: str = ""  #: the directory below the run's records that holds it
     examples: int | None = None  #: how many test examples; those of the scale if not given
 
     def __str__(self) -> str:
@@ -34,14 +34,13 @@ class Render(Part):
 
     draw: str  #: a name that graddiv.report.output.draws registers
     of: tuple[str, ...] = ()  #: names of needs; none where the training log is enough
-    name: str | None = None  #: of its files; what draws it if not given
-    about: str | None = None  #: what it looks into; that of the entry if not given
-    set: str = ""  #: the set of records it is drawn from, where that is apart: judged on fewer examples
+    name: str | None = None  #: the name of its files; that of `draw` if not given
+    about: str | None = None  #: its topic; that of the entry if not given
+    set: str = ""  #: a separate set of records that it is drawn from, such as one of fewer examples
     examples: int | None = None  #: how many examples that set has
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What is measured of every run."""
         return tuple(Need(name, self.set, self.examples) for name in self.of)
 
 
@@ -56,23 +55,23 @@ class Entry(Part):
     seeds: tuple[int, ...] = ()  #: each run is trained once for each; the recipe's own if there are none
     settings: tuple[str, ...] = ()  #: changes of all recipes that have such a section, as --set has them
     scales: tuple[str, ...] = SCALES  #: at which it can be reproduced
-    judged_on: str | None = None  #: another data set than that of training, on whose test examples runs are judged
+    judged_on: str | None = None  #: the data set on whose test examples runs are judged, if not that of training
     shipped: bool = False  #: whether its runs come with the package, trained
-    starts_from: str | None = None  #: the shipped network that takes the place of the first stage of training
-    prefix: str | None = None  #: begins the names of its files
-    about: str | None = None  #: what it looks into, where it is one of several; its title if not given
-    apart: bool = False  #: whether it is no part of a target of several entries
+    starts_from: str | None = None  #: the shipped network that replaces the first stage of training
+    prefix: str | None = None  #: the prefix of its file names
+    about: str | None = None  #: its topic, in reports of several entries; its title if not given
+    apart: bool = False  #: whether targets of several entries leave it out
     networks: tuple[str, ...] = ()  #: titles of the runs whose trained networks its archive keeps
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        """What is measured of every run."""
+        """The measurements of every run."""
         return tuple(dict.fromkeys(need for render in self.renders for need in render.needs))
 
     def experiments(
         self, scale: str, data: str | None = None, overrides: Sequence[str] = (), seeds: Sequence[int] = ()
     ) -> list[tuple[Experiment, str]]:
-        """The runs it compares, in its order, with their titles; `seeds` take the place of its own.
+        """The runs it compares, in its order, with their titles; `seeds` replace its own.
 
         Its settings and the overrides change the recipes that have such a section: Adv-BNN has none of GradDiv's.
         """
@@ -93,7 +92,7 @@ class Entry(Part):
 
 
 def _declared() -> dict[str, tuple[Entry, ...]]:
-    """The entries of each section of entries.toml; names of lists of methods and renders stand for these."""
+    """The entries of each section of entries.toml, with named lists of methods and renders filled in."""
     tables = store.parse_toml((files("graddiv.paper") / "entries.toml").read_text(encoding="utf-8"), "entries.toml")
     lists = {key: tables.pop(key) for key in ("methods", "renders")}
 
@@ -111,7 +110,7 @@ STUDY, (ZOO,) = _SECTIONS["study"], _SECTIONS["zoo"]
 
 
 def targets() -> dict[str, tuple[Entry, ...]]:
-    """What can be reproduced: the demo, every table and figure alone, the study, and all of a data set."""
+    """The targets of `reproduce`: the demo, every table and figure alone, the study, and all of a data set."""
     alone = (*STUDY, ZOO)
     return {
         "demo": DEMO,

@@ -40,12 +40,12 @@ STRONG_N = 4  #: the pilot of the strong suite advises 3 to 5 draws on the study
 
 @dataclass(frozen=True)
 class ComparedRun:
-    """One run that an entry compares: what it trains, and at which radii it is attacked."""
+    """One run that an entry compares: its training, and the radii at which it is attacked."""
 
     experiment: Experiment
     title: str
     budget: Budget
-    judged_on: str | None = None  #: another data set than that of training, on whose test examples it is judged
+    judged_on: str | None = None  #: the data set on whose test examples it is judged, if not that of training
     shipped: bool = False  #: whether it comes with the package, trained
     beside: Mapping[str, str] = field(default_factory=dict)  #: titles and directories of the others of its seed
 
@@ -59,13 +59,16 @@ class ComparedRun:
         """The data set of the paper's that this one stands for."""
         return STANDS_FOR.get(self.experiment.data.name, self.experiment.data.name)
 
+    @property
+    def checklist(self) -> Budget:
+        return BUDGETS["checklist"][self.budget.checklist]
+
     def at(self, ratio: float) -> float:
         """A multiple of that radius, to six digits, as file names have them."""
         return float(f"{ratio * self.radius:.6g}")
 
     @property
     def radii(self) -> list[float]:
-        """The radii of curves over epsilon."""
         return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.budget.curve_radii]]
 
     def eot(
@@ -104,7 +107,7 @@ class ComparedRun:
         return math.prod(SOURCES[self.judged_on or self.experiment.data.name].shape)
 
     def files(self, *needs: Need) -> tuple[str, ...]:
-        """The names of the records that needs are made of, below the run's records; none of what it has not."""
+        """The file names of the records that these needs are made of, below the run's records."""
         found = []
         for need in filter(self.has, needs):
             if need.name == CHECKLIST_NEED:
@@ -137,7 +140,7 @@ def _of_training(run: ComparedRun) -> list[Cell]:
 
 
 def _strong(run: ComparedRun, shares: Sequence[int] = (4,)) -> list[Cell]:
-    """The strong adversary where the paper's two methods part, with quarters of the passes of the curve's."""
+    """The strong adversary where the paper's two methods part, with these shares of the curve's passes, in quarters."""
     passes = max(run.budget.curve_n) * run.budget.m
     attacks = [StochasticPGD(m=share * passes // STRONG_N // 4) for share in shares]
     epsilons = [run.at(ratio) for ratio in PARTING]
@@ -212,15 +215,15 @@ def _beside(runs: Compared) -> Compared:
 
 @dataclass(frozen=True)
 class Request:
-    """What a user asks to be reproduced."""
+    """A request to reproduce entries."""
 
     entries: Sequence[Entry]
     scale: str  #: one of the scales of the recipes
     data: str | None = None  #: another data set than the paper's
     overrides: Sequence[str] = ()  #: changes of the recipes, as --set has them
-    seeds: Sequence[int] = ()  #: trainings of every run; those of the entries if not given
+    seeds: Sequence[int] = ()  #: seeds of the trainings of every run; those of the entries if not given
     published_rules: bool = False  #: whether the suite's attacks return what the libraries of the paper's time did
-    quick: bool = False  #: whether as little as possible is measured: a minute of the demo
+    quick: bool = False  #: whether to measure as little as possible, in a minute
     norm: str = "linf"  #: of attacks; a radius in l_2 is that of a ball about as easy
 
     def __post_init__(self) -> None:
@@ -249,17 +252,12 @@ class Request:
 
     @property
     def budget(self) -> Budget:
-        """How much is measured."""
         preset = BUDGETS["scale"]["minute" if self.quick else self.scale]
         return replace(preset, published_rules=self.published_rules, norm=self.norm)
 
     @cached_property
     def compared(self) -> list[tuple[Entry, Compared]]:
-        """Each entry with the runs that it compares.
-
-        A network that comes with the package has a directory for each entry that copies it: every demo judges it on
-        other examples, and its copy has no optimizer to go on with.
-        """
+        """Each entry with the runs that it compares, and its own copies of shipped ones, judged on other examples."""
         found, budget = dict[str, ComparedRun](), self.budget
         of_entries = list[tuple[Entry, Compared]]()
         for entry in self.entries:
@@ -286,10 +284,9 @@ class Request:
 
 
 def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
-    """The plan of what can be drawn of the runs below a directory, and the runs whose networks are worth keeping.
+    """The plan of what can be drawn from existing records of the runs below a directory, and the networks to keep.
 
-    It names the records that were made so far.  Runs are recognized by title: whether a second stage was trained in
-    one go or from a stored network is no matter.
+    Runs are recognized by title, so a second stage may be trained in one go or from a stored network.
     """
     entries = STUDY if target == "mnist-study" else entries_of(target)
     found = [Run(path) for path in sorted(runs.glob("*")) if Run(path).experiment_file.exists()]
@@ -320,11 +317,11 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
 
 STUDY_TITLE = "The paper's MNIST findings, re-tested"
 WHOLE = ("sweep-n", "sweep-m", "budgets", "curves")
-"""Needs of which single records say nothing, as other curves share them: all of a radius count, or none."""
+"""Needs whose records at a radius count only together, since other curves share single ones."""
 
 
 def _made(run: Run, compared: ComparedRun, needs: Sequence[Need]) -> tuple[str, ...] | None:
-    """The records of these needs that the run has; None if it has but those of clean images."""
+    """The records of these needs that the run has; None if it has only those of clean images."""
     found: list[str] = []
     for need in needs:
         names = compared.files(need)
@@ -339,7 +336,7 @@ def _made(run: Run, compared: ComparedRun, needs: Sequence[Need]) -> tuple[str, 
 
 
 def _plan(entries: Sequence[tuple[Entry, Compared]], runs: Path, scale: str, *, made_only: bool = False) -> Plan:
-    """The plan of these entries; `made_only`: of the records that there are, without runs that have none to show."""
+    """The plan of these entries; `made_only` leaves out missing records, and runs without any."""
     planned: dict[str, PlannedRun] = {}
     items: list[PlannedItem] = []
     for entry, compared in entries:
@@ -362,7 +359,7 @@ def _plan(entries: Sequence[tuple[Entry, Compared]], runs: Path, scale: str, *, 
 
 
 def _labels(entry: Entry, render: Render, several: bool) -> tuple[str, str]:
-    """The name of the files of an item, and what it looks into, where there are several entries."""
+    """The file name of an item, and its topic if there are several entries."""
     about = next(text for text in (render.about, entry.about, entry.title) if text is not None)
     name = render.name or render.draw
     if entry.prefix is not None:
@@ -375,10 +372,7 @@ def _labels(entry: Entry, render: Render, several: bool) -> tuple[str, str]:
 
 
 def seconds_to_train(entries: Sequence[Entry], scale: str, speed: Callable[[Experiment], float]) -> float | None:
-    """Seconds to train each run once, at a speed in work per second; None if an entry has no such scale.
-
-    Runs that come with the package take none.
-    """
+    """Seconds to train each run once, but shipped ones, at a speed in work per second; None if a scale is missing."""
     if not all(scale in entry.scales for entry in entries):
         return None
     runs = {e.run_name: e for entry in entries if not entry.shipped for e, _ in entry.experiments(scale)}
@@ -390,5 +384,5 @@ def seconds_to_train(entries: Sequence[Entry], scale: str, speed: Callable[[Expe
 
 
 def epochs_taken_over(experiment: Experiment, before: Collection[str]) -> int:
-    """How many epochs a training copies from one of just its first stages, if the digest of that is among these."""
+    """The epochs that a training copies from a training of only its first stages whose digest is in `before`."""
     return next((first.epochs for first in experiment.first_stages if first.digest in before), 0)

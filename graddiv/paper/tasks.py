@@ -1,4 +1,4 @@
-"""What a request asks for, task by task: train a run, or measure something of it; what is on disk is not done again."""
+"""The tasks of a request: train a run, or measure something on it; work that is on disk is not repeated."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from graddiv.distributed import Process
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell, Target, target_of
 from graddiv.evaluation.behaviours import checklist, settings_of
-from graddiv.evaluation.budget import BUDGETS, Budget
+from graddiv.evaluation.budget import Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.robustness import attack_job
 from graddiv.evaluation.run import Job, Session
@@ -32,16 +32,15 @@ from graddiv.training.start import first_stages_beside
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to do: train a run, or measure something of it."""
+    """One thing to do: train a run, or measure something on it."""
 
     compared: ComparedRun
-    directory: Path
+    run: Run
     need: Need | None  #: None: train it
     taken_over: int = 0  #: epochs that training copies from a run that is planned before it
 
     @property
     def label(self) -> str:
-        """What it does, for the list of tasks."""
         experiment = self.compared.experiment
         name = f"{self.compared.title} on {experiment.data.name}"
         if experiment.regularization is not None:
@@ -53,40 +52,31 @@ class Task:
         return f"measure {self.need} of {name}"
 
     @property
-    def run(self) -> Run:
-        """The run directory."""
-        return Run(self.directory)
-
-    @property
     def records(self) -> Path:
-        """Where the records of what is measured go."""
         assert self.need is not None
         return self.run.records / self.need.set
 
 
 def tasks_of(request: Request, runs: Path) -> list[Task]:
-    """Every task that the request needs, each once, run by run."""
+    """Every task of the request, each once, run by run."""
     tasks, before = list[Task](), set[str]()
     for name, (compared, needs) in request.needs().items():
         taken_over = epochs_taken_over(compared.experiment, before)
-        tasks += [Task(compared, runs / name, need, taken_over) for need in (None, *needs)]
+        tasks += [Task(compared, Run(runs / name), need, taken_over) for need in (None, *needs)]
         before |= set() if compared.shipped else {compared.experiment.digest}
     return tasks
 
 
 class TaskRunner:
-    """Carries tasks out, in this process or with others, on one device; test data is loaded once.
+    """Carries tasks out, in this process or with others, on one device; test data is loaded once."""
 
-    checklist: what is spent on the checklist; if not given, as much as on the suite of attacks.
-    """
-
-    def __init__(self, process: Process, data_root: str | None = None, checklist: Budget | None = None) -> None:
-        self.process, self.data_root, self.checklist = process, data_root, checklist
+    def __init__(self, process: Process, data_root: Path | None = None) -> None:
+        self.process, self.data_root = process, data_root
         self._load = cache(lambda name: load(name, "test", data_root))
-        self._networks: dict[Path, RandomizedNetwork] = {}
+        self._networks: dict[Run, RandomizedNetwork] = {}
 
     def seconds(self, task: Task) -> float:
-        """What is left to do of a task, about, on this machine; its architecture is tried for two seconds."""
+        """Estimate the seconds left of a task on this machine; its architecture is timed for two seconds."""
         experiment, device = task.compared.experiment, str(self.process.device)
         if task.need is None:
             if task.compared.shipped:
@@ -99,7 +89,7 @@ class TaskRunner:
         F = bayesian(nn.LayerNorm(1), 0.1) if experiment.random else Dirac(nn.Identity())
         target = self._target(task, F)
         if task.need.name == CHECKLIST_NEED:
-            path, budget = task.records / CHECKLIST, self._checklist(task)
+            path, budget = task.records / CHECKLIST, task.compared.checklist
             found = store.read_json(path) if path.exists() else {}
             done = (found.get("epsilon"), found.get("settings")) == (task.compared.radius, settings_of(budget))
             passes = 0.0 if done else _checklist_passes(budget, len(target.data))
@@ -120,14 +110,14 @@ class TaskRunner:
             process.wait()
         elif task.need is None:
             device = str(process.device)
-            train(experiment, task.directory, data_root=self.data_root, device=device, listeners=listeners)
+            train(experiment, task.run.path, data_root=self.data_root, device=device, listeners=listeners)
         else:
-            if task.directory not in self._networks:  # that of the run measured last is not built again
-                self._networks = {task.directory: task.run.network(self.data_root)}
-            target = self._target(task, self._networks[task.directory])
+            if task.run not in self._networks:  # that of the run measured last is not built again
+                self._networks = {task.run: task.run.network(self.data_root)}
+            target = self._target(task, self._networks[task.run])
             with Session.open(task.records, process, progress) as session:
                 if task.need.name == CHECKLIST_NEED:
-                    checklist(target, task.compared.radius, session, budget=self._checklist(task))
+                    checklist(target, task.compared.radius, session, budget=task.compared.checklist)
                 else:
                     session.run(self._jobs(task, target, load=True))
 
@@ -154,13 +144,10 @@ class TaskRunner:
     def _with_source(self, cell: Cell, task: Task) -> Cell:
         """The attack with the network, trained beside the one that is judged, whose gradients it follows."""
         assert cell.source is not None
-        path = task.directory.parent / task.compared.beside[cell.source.name]
-        if path not in self._networks:
-            self._networks[path] = Run(path).network(self.data_root).to(self.process.device)
-        return replace(cell, source=replace(cell.source, F=self._networks[path]))
-
-    def _checklist(self, task: Task) -> Budget:
-        return self.checklist or BUDGETS["checklist"][task.compared.budget.checklist]
+        run = Run(task.run.path.parent / task.compared.beside[cell.source.name])
+        if run not in self._networks:
+            self._networks[run] = run.network(self.data_root).to(self.process.device)
+        return replace(cell, source=replace(cell.source, F=self._networks[run]))
 
 
 def _checklist_passes(budget: Budget, examples: int) -> float:
@@ -173,7 +160,7 @@ def _checklist_passes(budget: Budget, examples: int) -> float:
 
 
 def claim(directory: Path, what: dict[str, object], force: bool) -> None:
-    """Make the directory this target's; a report of another one is not overwritten unless forced."""
+    """Claim the directory for this target; the report of another one is not overwritten unless forced."""
     store.make_directory(directory)
     mark = directory / "reproduce.json"
     if force:

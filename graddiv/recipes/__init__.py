@@ -37,7 +37,7 @@ def names() -> list[str]:
 
 
 def shipped_data() -> list[str]:
-    """The data sets that have a file of settings here; for any other a recipe is a TOML file of the user's."""
+    """The data sets with a file of settings here; recipes for others are TOML files of the user."""
     return [name for name in SOURCES if (files("graddiv.recipes") / f"{name}.toml").is_file()]
 
 
@@ -52,7 +52,7 @@ def title(method: str) -> str:
 
 
 def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
-    """The method, and in what its training departs from the usual one: the shipped recipe, if not given."""
+    """The method, and how its training differs from `usual`, by default the shipped recipe."""
     try:
         usual = usual or recipe(f"{experiment.data.name}/{experiment.method}", experiment.scale)
     except GradDivError:  # not one of ours
@@ -65,7 +65,7 @@ def title_of(experiment: Experiment, usual: Experiment | None = None) -> str:
 
 
 def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
-    """What a title may tell of a training, in words; the epochs are those of one stage."""
+    """The properties of a training that a title may name; the epochs are those of one stage."""
     adversary, R = experiment.adversary_of(experiment.schedule[-1]), experiment.regularization
     width, epochs = experiment.network.width, experiment.schedule[stage].epochs
     told = {"width": f"width 1/{1 / width:g}", "epochs": f"{epochs} epochs"}
@@ -79,7 +79,7 @@ def _traits(experiment: Experiment, stage: int = -1) -> dict[str, str]:
 
 
 def first_epochs(experiment: Experiment) -> int | None:
-    """How long its first stage trained, be it one of its own or the run that it started from, if that is there."""
+    """The epochs of its first stage, or of the run that it started from, if that exists."""
     start = experiment.network.start
     if start is None:
         return experiment.schedule[0].epochs if experiment.stages else None
@@ -184,7 +184,7 @@ def _shipped(name: str) -> Tables:
 
 
 def _set(values: Tables, override: str) -> str | None:
-    """Carry out a.b=value, or say why not; the value is TOML, or else a plain word; "none" takes a key away."""
+    """Apply a.b=value, or return why not; the value is TOML, or else a plain word; "none" removes a key."""
     path, equals, text = override.partition("=")
     *tables, key = path.strip().split(".")
     if not equals or not key or len(tables) > DEEPEST:
@@ -215,7 +215,7 @@ def _set(values: Tables, override: str) -> str | None:
 
 
 def has_section(experiment: Experiment, override: str) -> bool:
-    """Whether the recipe has the section in which `a.b=value` sets a key; a key of no section is for every recipe."""
+    """Whether the recipe has the section in which `a.b=value` sets a key; keys without a section fit every recipe."""
     *tables, _ = override.partition("=")[0].strip().split(".")
     if tables == ["graddiv"]:  # it may belong to a later stage
         return experiment.regularization is not None
@@ -227,7 +227,7 @@ def has_section(experiment: Experiment, override: str) -> bool:
 
 
 def radius(experiment: Experiment) -> float:
-    """The epsilon of training; for networks trained on clean images, that of adversarial training beside them."""
+    """The epsilon of training; for networks trained on clean images, that of the recipe adv-train for their data."""
     if experiment.adversary is not None:
         return experiment.adversary.epsilon
     if experiment.data.name not in shipped_data():

@@ -1,4 +1,4 @@
-"""What evaluations found, example by example, and the statistics of tables made of it."""
+"""The results of evaluations, example by example, and the statistics of tables."""
 # isort: skip_file
 # fmt: off
 

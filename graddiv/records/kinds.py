@@ -32,13 +32,13 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     label: str  #: The row of the table, such as EOT-PGD; "clean" for images as they are.
     attack: Mapping[str, Any] | None  #: The settings of the attack; None for clean images.
-    source: str | None = None  #: The network that was attacked in place of the one that is judged.
+    source: str | None = None  #: The network that was attacked instead of the one that is judged.
     mode: str  #: How the adversary sees the network: fixed, eot1 or eot.
     n: int  #: Sample models at each iteration.
     m: int  #: Iterations.
     restarts: int
     images: Float[np.ndarray, "shown ..."]  #: Adversarial images of the first examples.
-    cost_forwards: Int[np.ndarray, " b"]  #: Forward passes that the attack spent on the example; others likewise.
+    cost_forwards: Int[np.ndarray, " b"]  #: Forward passes that the attack spent on the example.
     cost_backwards: Int[np.ndarray, " b"]
     cost_draws: Int[np.ndarray, " b"]
 
@@ -54,18 +54,17 @@ class AttackRecord(JudgedRecord, kind="attack"):
 
     @property
     def is_clean(self) -> bool:
-        """Whether the images were left as they are."""
         return self.attack is None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What makes an attack another one than its namesakes; repeats differ in nothing but seeds."""
+        """The settings that tell attacks of one name apart; repeats differ only in seeds."""
         own = {key: value for key, value in (self.attack or {}).items() if key != "seed"}
         return {"epsilon": self.epsilon, "n": self.n, **own}
 
     @property
     def draws(self) -> tuple[int, int, str]:
-        """What tells repeats of the same attack apart."""
+        """The values that tell repeats of one attack apart."""
         return self.repeat, self.seed, self.parameters
 
 
@@ -80,7 +79,7 @@ class TotalRecord(JudgedRecord, kind="total"):
 
     chosen: Int[np.ndarray, " b"]  #: The attack whose image was the worst on the models that choose, and is judged.
     ended: Bool[np.ndarray, " b"]  #: Whether the image left after that attack, since it was fooled beyond doubt.
-    cost_forwards: Int[np.ndarray, "b attacks"]  #: Forward passes of each attack on the image; others likewise.
+    cost_forwards: Int[np.ndarray, "b attacks"]  #: Forward passes of each attack on the image.
     cost_backwards: Int[np.ndarray, "b attacks"]
     cost_draws: Int[np.ndarray, "b attacks"]
     cost_choice: Int[np.ndarray, "b attacks"]  #: Forward passes of the models that chose.
@@ -102,10 +101,7 @@ class TotalRecord(JudgedRecord, kind="total"):
 
     @property
     def share_of_passes(self) -> float:
-        """Passes spent, as a share of what all attacks cost on all images, judged by those that each saw.
-
-        NaN if an attack never ran.
-        """
+        """Passes spent, as a share of the estimated cost of all attacks on all images; NaN if an attack never ran."""
         if not (counts := self.seen.sum(0)).all():
             return float("nan")
         return float(self.passes.sum() / (self.passes.sum(0) / counts * self.examples).sum())
@@ -123,7 +119,7 @@ class MeasurementRecord(Record):
 
     @property
     def summary(self) -> str:
-        """What was found, in one line."""
+        """The result in one line."""
         return f"{self.kind} of the first {self.examples} examples"
 
 
@@ -244,7 +240,7 @@ class RotationRecord(MeasurementRecord, kind="rotation", named_by=("norm", "epsi
 
 
 class TransferSummary(NamedTuple):
-    """How attacks on one sample model fare on others."""
+    """The success of attacks on one sample model against others."""
 
     matrix: Float[np.ndarray, "k k"]  #: Accuracy of the target (column) on the adversarial images of the source (row).
     mean: float
@@ -354,7 +350,7 @@ class CertificateRecord(MeasurementRecord, kind="certificate"):
 
 
 class JudgementRecord(MeasurementRecord, kind="judgement", named_by=("of",)):
-    """What many sample models, and ensembles of them, say of images that had no part in drawing them."""
+    """Whether many sample models, and ensembles of them, are right on images that were made without them."""
 
     of: str  #: Which images: clean or attacked.
     images: str  #: sha256 of these images.
@@ -379,8 +375,8 @@ class TrajectoryRecord(MeasurementRecord, kind="trajectory", named_by=("epsilon"
     alpha: float
     loss: Float[np.ndarray, "b steps"]  #: Before the first step and after each, on the common draws.
     fooled: Bool[np.ndarray, "b steps"]  #: Whether the ensemble of the common draws is wrong.
-    fooled_seen: Bool[np.ndarray, " b"]  #: Whether that of the last step's own draws is wrong at the end.
-    fooled_fresh: Bool[np.ndarray, " b"]  #: Whether one of draws that had no part in anything is.
+    fooled_seen: Bool[np.ndarray, " b"]  #: Whether the ensemble of the last step's draws is wrong at the end.
+    fooled_fresh: Bool[np.ndarray, " b"]  #: Whether an ensemble of fresh draws is wrong at the end.
 
     @property
     def summary(self) -> str:

@@ -19,7 +19,7 @@ from graddiv.registries import Registry
 
 CHECKLIST = "checklist.json"  #: The verdicts of the checklist, beside the records that they are drawn from.
 PILOTS = "pilot"  #: The directory of the records, of few examples, from which the strong suite chose its draws.
-LARGEST = 10**9  #: No record is of more examples.
+LARGEST = 10**9  #: The most examples of a record.
 
 Names = Collection[str]
 R = TypeVar("R", bound="Record")
@@ -28,7 +28,7 @@ KINDS: Registry[type["Record"]] = Registry("kind of record")  #: Every kind of r
 
 
 class DataIdentity(NamedTuple):
-    """Which examples were evaluated: records compare only on the same ones."""
+    """The examples that were evaluated: records of others are not comparable."""
 
     name: str
     split: str
@@ -38,12 +38,12 @@ class DataIdentity(NamedTuple):
 @dataclass_transform(frozen_default=True, eq_default=False, kw_only_default=True)
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Record:
-    """What every record says: the network and the examples that were evaluated, and by what it was judged."""
+    """The fields of every record: the network and the examples that were evaluated, and the settings of the judging."""
 
     kind: ClassVar[str]
     named_by: ClassVar[tuple[str, ...]] = ()  #: Settings that tell files of this kind in one directory apart.
     array_types: ClassVar[dict[str, Any]]  #: The declared arrays with their types, such as Bool[np.ndarray, "b n"].
-    setting_types: ClassVar[dict[str, Any]]  #: All else that is declared.
+    setting_types: ClassVar[dict[str, Any]]  #: All other declared fields.
 
     target: str  #: The name of the network: that of its run, if it has one.
     method: str | None = None  #: The defense, such as adv-bnn+graddiv; None for a network in memory.
@@ -69,7 +69,7 @@ class Record:
 
     @classmethod
     def made(cls: type[R], description: Mapping[str, Any], arrays: Mapping[str, np.ndarray], source: str) -> R:
-        """The record of a description and arrays; `source`, the file's name, begins every complaint."""
+        """Make a record of a description and arrays; error messages begin with `source`, the name of the file."""
         values: dict[str, Any] = {name: value for name, value in description.items() if name != "kind"}
         needed = [name for name in cls.setting_types if not hasattr(cls, name)]  # those without a default
         _check_names(source, "setting", values, needed, cls.setting_types)

@@ -1,7 +1,4 @@
-"""Statistics of records: shares with their spread and interval, Totals, paired comparisons, the table of attacks.
-
-In the paper: docs/equations.md.
-"""
+"""Statistics of records: shares with intervals, Totals, paired comparisons, tables.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
@@ -181,9 +178,9 @@ def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]
         for epsilon, rows in table_per_epsilon(records).items():
             print(epsilon, [(row.label, row.accuracy.mean) for row in rows])
 
-    records: what `evaluate` returned, or `graddiv.records.read_all` read.
-
     Returns the rows by epsilon.
+
+    records: what `evaluate` returned, or `graddiv.records.read_all` read.
     """
     clean = [record for record in records if record.is_clean]
     attacked = by_value([record for record in records if not record.is_clean], "epsilon")
@@ -205,7 +202,7 @@ def _row(label: str, group: Sequence[AttackRecord]) -> Row:
 
 
 def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
-    """The records of each row, one for each repeat; attacks of one name are told apart by what differs."""
+    """The records of each row, one for each repeat; labels of attacks of one name list the settings that differ."""
     by_name: dict[str, list[list[AttackRecord]]] = {}
     for record in records:
         variants = by_name.setdefault(record.label, [])
@@ -219,7 +216,7 @@ def _by_label(records: Sequence[AttackRecord]) -> dict[str, list[AttackRecord]]:
 
 
 def told_apart(attacks: Sequence[tuple[str, Mapping[str, Any]]]) -> list[str]:
-    """The label of each attack, given with its settings; namesakes say which settings differ."""
+    """Label attacks, given with their settings; those of one name list the settings that differ."""
     labels = []
     for label, own in attacks:
         namesakes = [settings for name, settings in attacks if name == label]

@@ -1,4 +1,4 @@
-"""The page of an audit, drawn from its card and images, and the board of several cards; words are in the templates."""
+"""The page of an audit, drawn from its card and images, and the board of several cards; their text is in templates."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -53,7 +53,7 @@ def write_board(entries: Sequence[Mapping[str, Any]], directory: Path) -> Path:
 
 
 def _write_page(path: Path, template: str, title: str, **content: Any) -> Path:
-    """Write what the template makes of its content; the layout is told of one method."""
+    """Fill a template, whose layout shows a single method, and write the page."""
     html = fill(template, titles=[title], colours=[style.BLACK], square=[False], attacked=[0], **content)
     store.write(path, html.encode())
     return path
@@ -94,7 +94,7 @@ def attack_table(card: Card) -> Table:
 
 
 def doubling_table(card: Card) -> Table:
-    """What each doubling of the budget gained."""
+    """The gain of each doubling of the budget."""
     rows = []
     for d in card["sweep"]["doublings"]:
         what = f"look {d['look']}: {d['setting']} from {d['before']} to {d['after']}"
@@ -131,7 +131,7 @@ def board_table(entries: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def accuracy_epsilon(card: Card) -> Figure:
-    """Accuracy under EOT-PGD against epsilon, and what the worst of all attacks leaves at the radius of the audit."""
+    """Accuracy under EOT-PGD against epsilon, and under the worst of all attacks at the radius of the audit."""
     sheet = Sheet(1, 1, style.ONE_COLUMN * 1.35, 3.3)
     [axes], random, at = sheet.axes, card["randomness"]["random"], card["epsilon"]
     start = {"epsilon": 0.0, "accuracy": card["clean"]["A_T"]["mean"], "per_draw": card["clean"]["A1"]["mean"]}

@@ -1,4 +1,4 @@
-"""What the page says beside tables and figures: single examples with their gradients, and what GradDiv changed.
+"""The page beside tables and figures: single examples with their gradients, and the changes by GradDiv.
 
 Two runs are judged on the same examples; verdict.html.jinja and crossing.html.jinja say it in words.
 """
@@ -22,15 +22,22 @@ SIGNIFICANT = 0.05
 
 
 class Grid(NamedTuple):
-    """What every attack left at one epsilon and, for EOT, one n."""
+    """The accuracies under every attack at one epsilon and, for EOT, one n."""
 
-    epsilon: float
-    n: int  #: 0 where no EOT was run
     comparison: Comparison
     table: Table
 
+    @property
+    def epsilon(self) -> float:
+        return self.comparison.attacks[0].epsilon
+
+    @property
+    def n(self) -> int:
+        """n of EOT; 0 if there was none."""
+        return max((r.n for r in self.comparison.attacks if r.mode == "eot"), default=0)
+
     def labels(self, *runs: ReportRun) -> list[str]:
-        """Attacks that were run on all these runs: Totals over different attacks do not compare."""
+        """Attacks that all these runs have: Totals over different attacks are not comparable."""
         found = dict.fromkeys(r.label for r in self.comparison.attacks)
         return [label for label in found if all(self.of(run, label) for run in runs)]
 
@@ -43,17 +50,10 @@ class Grid(NamedTuple):
         return next((each.attacks for each in self.comparison.runs if each == run), ())
 
 
-def grid_of(comparison: Comparison, table: Table) -> Grid:
-    """The grid that a table of attacks shows."""
-    attacked = comparison.attacks
-    n = max((r.n for r in attacked if r.mode == "eot"), default=0)
-    return Grid(attacked[0].epsilon, n, comparison, table)
-
-
 def close_ups(
     comparison: Comparison, compared: Sequence[ReportRun], grids: Sequence[Grid], default: Grid, room: int
 ) -> list[dict[str, Any]]:
-    """As many of the first examples as there is room for: their gradients and their adversarial versions."""
+    """The gradients and adversarial versions of the first examples, as many as there is room for."""
     clean = next((found[0] for run in compared if (found := default.of(run, "clean"))), None)
     if clean is None or clean.images.ndim != 4 or clean.images.shape[1] not in (1, 3):
         return []
@@ -169,7 +169,7 @@ class Paired(NamedTuple):
 
 
 class Verdict(NamedTuple):
-    """What changed between a run and the same with GradDiv."""
+    """The changes from a run to the same with GradDiv."""
 
     titles: tuple[str, str]
     grid: Grid
@@ -177,7 +177,7 @@ class Verdict(NamedTuple):
     robust: Paired | None
     clean: Paired | None
     rho: tuple[float | None, float | None]  #: Concentration of the gradients, debiased.
-    lower: tuple[int, int, float] | None  #: On how many examples it is lower, of how many, and p; None: from the log.
+    lower: tuple[int, int, float] | None  #: Examples where it is lower, all examples, and p; None without records.
 
 
 def verdict(baseline: ReportRun, graddiv: ReportRun, grid: Grid) -> Verdict:
@@ -205,7 +205,7 @@ def _rho(run: ReportRun, measured: ConcentrationRecord | None) -> float | None:
 
 
 def crossing(curve: Comparison) -> dict[str, Any] | None:
-    """What GradDiv changes under EOT-PGD at the radius of training and beyond it: of the first pair, over trainings."""
+    """The changes by GradDiv under EOT-PGD, at and beyond the radius of training, of the first pair over trainings."""
     if curve.pair is None:
         return None
     trained_at, other = (run.epsilon for run in curve.pair)
@@ -225,7 +225,7 @@ def crossing(curve: Comparison) -> dict[str, Any] | None:
 
     pairs = {epsilon: Paired(at(baseline, epsilon), at(graddiv, epsilon)) for epsilon in (trained_at, *beyond)}
     far = max(beyond, key=lambda epsilon: abs(pairs[epsilon].points))
-    trainings = len(baseline) if len(baseline) == len(graddiv) else 0  # told only where both have as many
+    trainings = len(baseline) if len(baseline) == len(graddiv) else 0  # shown only if both have as many
     compared = {"titles": [run.title for run in curve.pair], "trainings": trainings, "pairs": pairs}
     return {**compared, "trained_at": trained_at, "far": far}
 

@@ -1,4 +1,4 @@
-"""What one table or figure compares: runs side by side, each with exactly the records that a plan names for it."""
+"""The runs that one table or figure compares, each with exactly the records that a plan names for it."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +12,7 @@ from graddiv import store
 from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.records import AttackRecord, MeasurementRecord, Record, Summary, accuracy, curve, over_trainings
-from graddiv.report.published import PaperValues, Publication
+from graddiv.report.published import PaperValues
 from graddiv.runs import CHECKLIST, Run
 
 Measurement = TypeVar("Measurement", bound=MeasurementRecord)
@@ -20,7 +20,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 class CheckedItem(BaseModel):
-    """What a checklist says of one behavior."""
+    """The verdict of a checklist on one behavior."""
 
     name: str
     verdict: str
@@ -44,7 +44,7 @@ def validated(model: type[Model], path: Path) -> Model:
 
 @dataclass(frozen=True)
 class ReportRun(Run):
-    """A trained run as a report sees it, with records of it; the directory and the title say which run it is."""
+    """A trained run with its records for a report; the directory and the title identify it."""
 
     title: str  #: the method's name in tables
     attacks: tuple[AttackRecord, ...] = field(default=(), compare=False)  #: records of attacks, and of clean images
@@ -72,12 +72,10 @@ class ReportRun(Run):
 
     @property
     def random(self) -> bool:
-        """Whether the network has noise; one without knows no EOT."""
         return self.experiment.random
 
     @property
     def lam(self) -> float:
-        """The weight of GradDiv in training; 0 without it."""
         return self.experiment.lam
 
     @property
@@ -116,22 +114,21 @@ class Comparison:
     """The runs that one table, figure or page compares, in its order of methods."""
 
     runs: tuple[ReportRun, ...]
-    scale: str  #: at which ours were obtained: stands beside every number of ours
-    publication: Publication = PaperValues
+    scale: str  #: of our numbers, shown beside each of them
 
     def published(self, run: ReportRun) -> PaperValues:
-        """Values of the publication at the radii that correspond to those of a run."""
-        return self.publication(run.data, run.epsilon or 0.0)
+        """The paper's values at the radii that correspond to those of a run."""
+        return PaperValues(run.data, run.epsilon or 0.0)
 
     def said(self, figure: str, radii: Iterable[tuple[ReportRun, float]]) -> str:
-        """What its text says of a figure of these runs, each at its radius; nothing if it does not fit all of them."""
+        """The text of the paper on a figure of these runs, each at its radius; empty if it does not fit all of them."""
         shown = list(radii)
         found = {self.published(run).said(figure, epsilon) for run, epsilon in shown}
         text = found.pop() if len(found) == 1 else ""
         return text and f"{text}{self.of([run for run, _ in shown]).origin()}"
 
     def origin(self) -> str:
-        """A sentence on whose data and which radii its values are of, where they are not ours."""
+        """A sentence on the data and radii of the paper's values, if they are not ours."""
         titles: dict[str, list[str]] = {}
         for run in self.runs:
             titles.setdefault(self.published(run).origin(), []).append(run.title)
@@ -145,7 +142,7 @@ class Comparison:
 
     @property
     def data_title(self) -> str:
-        """What titles call it; a data set that is not registered, of records from elsewhere, goes by its name."""
+        """The name of the data set in titles; records from elsewhere may have one that is not registered."""
         return (SOURCES[self.data].title if self.data in SOURCES else "") or self.data
 
     @property
@@ -194,7 +191,7 @@ class Comparison:
 
     @property
     def checklist(self) -> dict[str, dict[ReportRun, CheckedItem | None]]:
-        """What the checklist of each run says of each behavior."""
+        """The verdicts of the checklist of each run, by behavior."""
         found = {run: {item.name: item for item in run.checklist} for run in self.runs}
         names = dict.fromkeys(name for items in found.values() for name in items)
         return {name: {run: items.get(name) for run, items in found.items()} for name in names}

@@ -1,4 +1,4 @@
-"""Tables and figures as values, what draws them, and the files and texts they become; equal values give equal bytes."""
+"""Tables and figures as values, the registry that draws them, and their files; equal values give equal bytes."""
 
 import base64
 import csv
@@ -70,7 +70,7 @@ def drawing() -> AbstractContextManager[None]:
 D = TypeVar("D", Table, Figure)
 Found = list[tuple[ReportRun, Measurement]]
 RENDERERS: Registry[Callable[[Comparison], Any]] = Registry("renderer")  #: makes the table or figure that a plan names
-DRAWN_OF: dict[str, list[str]] = {}  #: what is drawn of each kind of measurement
+DRAWN_OF: dict[str, list[str]] = {}  #: renderers by the kind of measurement that they draw
 
 
 def draws(
@@ -78,8 +78,8 @@ def draws(
 ) -> Callable[[Callable[..., D | None]], Callable[[Comparison], D]]:
     """Register what makes the table or figure that plans call `name`, of exactly the records of a comparison.
 
-    title: may hold {data}.  columns: names with commas between them.  of: measurements, which the function is given as
-    [(run, record)].  by: the command that makes its records, where the function returns None for want of them.
+    title: may hold {data}.  columns: names with commas between them.  of: measurements, passed to the function as
+    [(run, record)].  by: the command that makes its records, for the error if the function returns None.
     """
     command = by or f"measure RUN --what {of.kind.removeprefix('loss-') if of else name}"
 
@@ -186,7 +186,7 @@ _LATEX = re.compile("|".join(map(re.escape, LATEX)))  # longer keys come first w
 
 
 def latex_text(text: str) -> str:
-    """Text as LaTeX wants it written."""
+    """Escape text for LaTeX."""
     return _LATEX.sub(lambda found: LATEX[found[0]], text)
 
 
@@ -212,7 +212,7 @@ def listed(parts: Sequence[str]) -> str:
 
 
 def legible(value: object) -> str:
-    """A number with four digits, whatever holds it; other values as JSON has them."""
+    """Numbers with four digits, also inside lists and mappings; other values as text."""
     if isinstance(value, bool) or value is None:
         return {True: "yes", False: "no", None: NOT_APPLICABLE}[value]
     if isinstance(value, Mapping):
@@ -223,7 +223,7 @@ def legible(value: object) -> str:
 
 
 def prose(text: str) -> str:
-    """Text with EOT¹ as it is spoken of, and no line break between a number and what belongs to it."""
+    """Text with EOT¹, and no line breaks between numbers and their units or signs."""
     for breakable in (" %", " = ", " < ", " ± "):
         text = text.replace(breakable, breakable.replace(" ", "\u00a0"))
     return text.replace("EOT^1", "EOT¹")
@@ -244,11 +244,11 @@ _CAPTIONS = _PAGES.overlay(autoescape=False, trim_blocks=False)
 
 
 def fill(template: str, **content: Any) -> str:
-    """The page that a template of this package makes of its content."""
+    """Fill a template of this package."""
     return _PAGES.get_template(template).render(**content)
 
 
 def caption(name: str, *content: Any, **more: Any) -> str:
-    """What the macro of this name in captions.jinja says, in one line."""
+    """Fill the macro of this name in captions.jinja, as one line."""
     macro = getattr(_CAPTIONS.get_template("captions.jinja").module, name.replace("-", "_"))
     return re.sub(r"\s+", " ", macro(*content, **more)).strip()

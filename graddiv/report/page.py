@@ -17,7 +17,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import title_of
 from graddiv.records import AttackRecord, Record, wilson
-from graddiv.report.closeups import Grid, close_ups, crossing, grid_of, verdict
+from graddiv.report.closeups import Grid, close_ups, crossing, verdict
 from graddiv.report.comparison import Comparison, ReportRun, is_eot, titles
 from graddiv.report.figures import accuracy, gradients, matrices, mechanism  # noqa: F401  these register, too
 from graddiv.report.output import DRAWN_OF, RENDERERS, Figure, Table, data_uri, fill, image, save
@@ -45,7 +45,7 @@ def render(plan: Plan, directory: Path) -> tuple[Path, list[Table]]:
         title = f"{item.about}: {made.title}" if item.about else made.title
         drawn[item.name] = replace(made, name=item.name, title=title)
         if item.renderer == ATTACK_TABLE:
-            grids[item.name] = grid_of(comparison, made)
+            grids[item.name] = Grid(comparison, made)
     if plan.headline is not None and plan.headline not in grids:
         tables_of_attacks = ", ".join(grids) or "none, for there is no table of attacks"
         raise GradDivError(f"the headline of the plan is {plan.headline!r}, expected one of {tables_of_attacks}")
@@ -136,7 +136,7 @@ def _choice(comparison: Comparison, grid: Grid) -> dict[str, Any]:
 
 
 def _place(comparison: Comparison, run: ReportRun) -> int:
-    """Where the page has the method of a run: all its trainings are drawn as the first one is."""
+    """The index of the first run of the same method, whose look all trainings share."""
     return [other.title for other in comparison.runs].index(run.title)
 
 
@@ -178,11 +178,11 @@ class Choices:
 
 
 def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
-    """A report on these runs, of all their records that the choices allow."""
+    """The plan of a report on these runs, with all records that the choices allow."""
     runs = {path.resolve().name: ReportRun(path, "") for path in paths}
     if len(runs) < len(paths):
         raise GradDivError(f"{len(paths)} runs were named, some of them twice: name each once")
-    files = {key: sorted(run.records.glob("*.record")) for key, run in runs.items()}  # those in folders are apart
+    files = {key: sorted(run.records.glob("*.record")) for key, run in runs.items()}  # not those in folders below
     for key, run in runs.items():
         if not files[key]:
             raise GradDivError(f"there are no records of {run.path}: 'graddiv attack {run.path}' makes them")
@@ -217,7 +217,7 @@ def _item(renderer: str, records: Mapping[str, tuple[str, ...]], name: str = "")
 
 
 def _titles(experiments: Mapping[str, Experiment]) -> dict[str, str]:
-    """Runs share a title only if they differ in nothing but the seed; else it says in what, or which run it is."""
+    """Titles of runs; runs share one only if they differ in nothing but the seed."""
     names = {key: title_of(e) for key, e in experiments.items()}
     methods = {}  # all settings but the seed, and of the network it starts from whether there is one
     for key, experiment in experiments.items():

@@ -4,7 +4,6 @@ It is stored as plan.json beside the report, which is drawn from exactly the rec
 with its runs in one file, small enough for a repository: without images and optimizers.
 """
 
-import hashlib
 import io
 import os
 import zipfile
@@ -19,7 +18,6 @@ from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.records import Record
 from graddiv.report.comparison import Comparison, load_run, validated
-from graddiv.report.published import PaperValues, Publication
 from graddiv.runs import CHECKLIST, Run
 
 PLAN = "plan.json"
@@ -31,7 +29,7 @@ NO_DATE = (1980, 1, 1, 0, 0, 0)  #: equal runs give equal bytes
 
 
 class Part(BaseModel):
-    """What is read from a file, and has no other fields."""
+    """A model that is read from a file and admits no other fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,7 +47,7 @@ class PlannedItem(Part):
     name: str  #: of its files
     renderer: str  #: what draws it: a name in RENDERERS
     records: dict[str, tuple[str, ...]]  #: run -> the files below its records; none where the training log is enough
-    about: str = ""  #: what it looks into, where a report has several of its kind; stands before its title
+    about: str = ""  #: its topic, before its title, if a report has several of its kind
 
 
 class Plan(Part):
@@ -87,9 +85,8 @@ class Plan(Part):
 class PlanReader:
     """Reads the records of a plan, each file once."""
 
-    def __init__(self, plan: Plan, published: Publication = PaperValues) -> None:
-        self.plan, self.published = plan, published
-        self._read = cache(Record.load)
+    def __init__(self, plan: Plan) -> None:
+        self.plan, self._read = plan, cache(Record.load)
 
     def comparison(self, *items: PlannedItem) -> Comparison:
         """The runs and records of one table or figure, or of several."""
@@ -101,7 +98,7 @@ class PlanReader:
             raise GradDivError(f"the plan names records of the run {unknown[0]!r}, which is none of its runs")
         runs = [(self.plan.runs[name], list(files)) for name, files in named.items()]
         found = [load_run(Path(run.path), run.title, files, self._read) for run, files in runs]
-        return Comparison(tuple(found), self.plan.scale, self.published)
+        return Comparison(tuple(found), self.plan.scale)
 
     def everything(self) -> Comparison:
         """All runs with all records that the plan names."""
@@ -167,7 +164,7 @@ def _pack(directory: Path, paths: Iterable[Path]) -> None:
             about = zipfile.ZipInfo(path.relative_to(runs).as_posix(), NO_DATE)
             archive.writestr(about, store.read(path), zipfile.ZIP_DEFLATED, compresslevel=9)
     store.write(directory / PACKED, buffer.getvalue())
-    store.write(runs / UNPACKED, _digest(buffer.getvalue()))
+    store.write(runs / UNPACKED, store.digest(buffer.getvalue()).encode())
 
 
 def _unpack(directory: Path) -> None:
@@ -176,7 +173,7 @@ def _unpack(directory: Path) -> None:
     if not packed.exists():
         return
     content, mark = store.read(packed), runs / UNPACKED
-    if mark.exists() and store.read(mark) == _digest(content):
+    if mark.exists() and store.read(mark) == store.digest(content).encode():
         return
     try:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
@@ -190,8 +187,4 @@ def _unpack(directory: Path) -> None:
                 temporary.replace(path)
     except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
         raise GradDivError(f"cannot read {packed} as an archive of runs: {error}; restore it from a copy") from None
-    store.write(mark, _digest(content))
-
-
-def _digest(content: bytes) -> bytes:
-    return hashlib.sha256(content).hexdigest().encode()
+    store.write(mark, store.digest(content).encode())

@@ -1,4 +1,4 @@
-"""How figures look, and the sheet that they are drawn on: looks that the color-blind and gray print tell apart."""
+"""The looks of figures, distinct for the color-blind and in gray print, and the sheet that they are drawn on."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -70,11 +70,11 @@ def looks(methods: Sequence[str]) -> list[Look]:
 
 
 def looks_of(runs: Sequence[ReportRun]) -> dict[ReportRun, Look]:
-    """How each run is drawn."""
+    """The look of each run."""
     return dict(zip(runs, looks([run.method for run in runs]), strict=True))
 
 
-LONG = 45  #: letters of a label beside which there is no room for another
+LONG = 45  #: letters of a label that needs a line of the legend for itself
 FEW = 6  #: lines of a legend that leave room for the axes
 
 
@@ -88,7 +88,6 @@ class Sheet:
         self.rows: list[tuple[object, ...]] = []
 
     def entry(self, look: Look, label: str, **options: Any) -> None:
-        """Add an entry to the legend."""
         self.handles.append(Line2D([], [], label=label, **look.line | options))
 
     def legend(self, runs: Sequence[ReportRun]) -> dict[ReportRun, Look]:

@@ -85,13 +85,13 @@ def _papers(comparison: Comparison, run: ReportRun, label: str, epsilon: float, 
 
 
 def _lowest(rows: dict[str, Row]) -> str | None:
-    """The attack that decides the Total; none does where all leave the same."""
+    """The attack with the lowest accuracy, which decides the Total; None if all are equal."""
     attacks = {label: row.accuracy.mean for label, row in rows.items() if label != "clean" and "Total" not in label}
     return min(attacks, key=lambda label: attacks[label]) if len(set(attacks.values())) > 1 else None
 
 
 def _attack_caption(comparison: Comparison, deciding: Mapping[str, str | None], *words: object) -> str:
-    """How the records were made, which attack decides, and how many attacks the paper's Total is over."""
+    """Describe how the records were made, the attack that decides, and the attacks of the paper's Total."""
     found = [r for run in comparison.runs for r in run.attacks]
     examples, repeats = {r.examples for r in found}, set(Counter((r.target, r.label) for r in found).values())
     iterations = {r.attack["name"]: r.m for r in found if r.attack and r.m > 1}
@@ -106,11 +106,11 @@ class Line(NamedTuple):
     attack: str
     n: int | None  #: None for deterministic networks
     run: ReportRun
-    trainings: int  #: how many of the method were attacked so
+    trainings: int  #: how many trainings of the method were attacked so
     fixed: dict[str, Any]  #: the other settings of the attack
     ours: dict[float, Summary]
     papers: dict[float, float]
-    papers_title: str  #: empty where there are none, or another variant of the method has told them
+    papers_title: str  #: empty if there are none, or another variant of the method shows them
 
     def texts(self, epsilons: Iterable[float]) -> Iterator[str]:
         """The paper's values."""
@@ -249,13 +249,13 @@ def checklist_table(comparison: Comparison) -> Table | None:
     )
 
 
-ENOUGH = 0.9  #: a cosine to the true gradient that an adversary may be content with
+ENOUGH = 0.9  #: the cosine to the true gradient for which draws are counted
 NOISE = "method, where, ρ, |μ|, tr Cov, q, cosine predicted, cosine measured, draws for 0.9"
 
 
 @draws("gradient-noise", "What an adversary sees of the gradient, {data}", NOISE, GradientNoiseRecord)
 def gradient_noise_table(comparison: Comparison, found: Found[GradientNoiseRecord]) -> Table:
-    """How noisy the gradients are that an adversary sees, at x0 and where it is going, and what that predicts."""
+    """The noise of the gradients that an adversary sees, at x0 and at the attacked point, and what it predicts."""
     rows, names = [], titles([run for run, _ in found])
     for run, record in found:
         measures = (record.rho, record.mean_length, record.trace, record.q, record.predicted, record.measured)
@@ -284,7 +284,7 @@ def the_only(name: str, values: Iterable[Value]) -> Value:
 
 
 def _cell(value: Summary, interval: bool = True) -> str:
-    """Mean ± std over draws, the interval, and the spread over trainings apart."""
+    """Mean ± std over draws, the interval, and the spread over trainings."""
     std = f" ± {100 * value.std:.1f}" if value.std > 0 else ""
     low, high = (f"{100 * end:.0f}" for end in value.interval)
     within = f" ({low}–{high})" if interval else ""

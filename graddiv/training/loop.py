@@ -32,14 +32,14 @@ SAVE_AFTER = 120.0  #: Seconds after which `last` is saved even if the epoch is 
 
 
 class DivergedError(GradDivError):
-    """A number is no longer finite: the settings, not the machine, are at fault."""
+    """A number is no longer finite; the settings, not the machine, are the cause."""
 
 
 def train(
     experiment: Experiment,
     directory: Path,
     *,
-    data_root: str | None = None,
+    data_root: str | Path | None = None,
     device: str | None = None,
     sync_batch_norm: bool = False,
     listeners: Sequence[Listener] = (),
@@ -56,7 +56,7 @@ def train(
     with ExitStack() as stack:
         process = stack.enter_context(join_processes(device))
         if process.writes:
-            stack.enter_context(Run(directory).lock())
+            stack.enter_context(store.locked(directory))
         training = _Training(experiment, Run(directory), data_root, process, sync_batch_norm)
         if training.log is not None:
             stack.callback(training.log.close)
@@ -70,7 +70,7 @@ class _Training:
     """One training, from its last checkpoint to its end."""
 
     def __init__(
-        self, experiment: Experiment, run: Run, data_root: str | None, process: Process, sync_batch_norm: bool
+        self, experiment: Experiment, run: Run, data_root: str | Path | None, process: Process, sync_batch_norm: bool
     ) -> None:
         self.experiment, self.run, self.process, self.settings = experiment, run, process, experiment.training
         self.data, self.validation = experiment.training_set(data_root), experiment.validation_set(data_root)
@@ -94,7 +94,7 @@ class _Training:
         self._open()
 
     def _describe(self) -> None:
-        """Write the settings into an empty directory; refuse one of other settings or data."""
+        """Write the settings into a new directory; refuse one with other settings or data."""
         run, experiment = self.run, self.experiment
         run.begin()
         described = experiment.dump()
@@ -152,7 +152,7 @@ class _Training:
         self.optimizer = torch.optim.Adam(self.F.parameters(), lr=stage.settings.lr)
 
     def go_on(self, listeners: Sequence[Listener]) -> None:
-        """Take the steps that are left."""
+        """Run the steps that are left."""
         saved = begun = time.monotonic()
         images, total = 0, self.total
         for listener in listeners:
@@ -178,13 +178,13 @@ class _Training:
                 saved = time.monotonic()
 
     def select(self) -> None:
-        """Take the network of the best epoch, where the recipe says so."""
+        """Load the network of the best epoch, if the recipe selects it."""
         if self.settings.select == "best":
             state = self.process.broadcast(self.run.state() if self.process.writes else {})
             load_state(self.F, state, self.run.best_checkpoint)
 
     def batch(self, epoch: int, within: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Images, labels and ids of a batch, the share of this process: a function of (seed, epoch, within)."""
+        """Return this process's images, labels and ids of a batch: a function of (seed, epoch, within)."""
         order, size = _order(self.experiment.seed, epoch, len(self.data)), self.stage.batch
         rows = self.process.local_rows(order[within * size : (within + 1) * size])
         (x, y), ids, device = self.data.batch(rows), self.data.ids[rows], self.process.device
@@ -212,7 +212,7 @@ class _Training:
 
     @contextmanager
     def _finite(self, epoch: int) -> Iterator[None]:
-        """Add to an error at which step a number ceased to be finite, and from where to resume."""
+        """Add to an error the step at which a number was no longer finite, and where to resume."""
         try:
             yield
         except GradDivError as error:

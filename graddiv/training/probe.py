@@ -1,4 +1,4 @@
-"""What is measured of the network after each epoch: its gradients' concentration, and its validation accuracy."""
+"""Measurements after each epoch: the concentration of gradients, and the validation accuracy."""
 
 import torch
 from torch import Tensor
@@ -21,10 +21,9 @@ AT_ONCE = 128
 def concentration(F: RandomizedNetwork, data: Dataset, seed: int) -> dict[str, float]:
     """The paper's measures of concentration, means over the first training images, from n = 3 gradients each.
 
-    `rho` is sqrt(max(0, mean cosine)), as on pages, and `rho_error` its standard error: every 32 images have other
-    sample models, so the draws count in it.  `usable` is the share of images of which all gradients have a direction;
-    where it is 0, it stands alone.  `norm` is the mean length of these gradients of the soft margin, which the
-    measures ignore.
+    `rho` is sqrt(max(0, mean cosine)), as on pages; its standard error `rho_error` includes the draws, since every 32
+    images have other sample models.  `usable` is the share of images with a direction for every gradient; if it is 0,
+    it is the only result.  `norm` is the mean length of these gradients of the soft margin.
     """
     data, count, cosines = data.take(slice(0, PROBE)), 0, list[Tensor]()
     sums = dict.fromkeys([*(f"R_{name}" for name in REGULARIZERS), "norm"], 0.0)

@@ -20,11 +20,10 @@ class Stage(NamedTuple):
 
     @property
     def last_step(self) -> int:
-        """The step at which the stage is over."""
         return self.first_step + self.settings.epochs * self.steps_per_epoch
 
     def place(self, step: int) -> tuple[int, int]:
-        """The epoch, counted from 0 through all stages, and the number of the batch in it."""
+        """The epoch, counted from 0 through all stages, and the index of the batch in it."""
         epoch, within = divmod(step - self.first_step, self.steps_per_epoch)
         return self.first_epoch + epoch, within
 
@@ -40,13 +39,13 @@ class Stage(NamedTuple):
 
     @property
     def settled(self) -> int:
-        """The step from which lam has its value, so that networks can be compared; at the latest the last one."""
+        """The step from which lam is constant, so that networks can be compared; at most the last step."""
         g = self.settings.graddiv
         return self.first_step if g is None else min(sum(self.ramp(g)), self.last_step)
 
 
 def stages_of(experiment: Experiment, examples: int) -> list[Stage]:
-    """The stages of training; an epoch leaves out the examples that fill no batch, other ones each time."""
+    """The stages of training; an epoch leaves out the examples that fill no batch, different ones each time."""
     found: list[Stage] = []
     step = epoch = 0
     for settings in experiment.schedule:
@@ -57,7 +56,7 @@ def stages_of(experiment: Experiment, examples: int) -> list[Stage]:
 
 
 def objective_of(F: RandomizedNetwork, experiment: Experiment, examples: int, stage: Stage | None = None) -> Objective:
-    """What a stage of the experiment (by default the first) minimizes, for a training set of this size."""
+    """The objective of a stage of the experiment, by default the first, for a training set of this size."""
     stages = stages_of(experiment, examples)
     stage = stage or stages[0]
     g, adversary = stage.settings.graddiv, experiment.adversary_of(stage.settings)

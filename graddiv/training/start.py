@@ -1,4 +1,4 @@
-"""What training starts from: another network, finished first stages, or a checkpoint with the moments of Adam."""
+"""The start of training: another network, finished first stages, or a checkpoint with the moments of Adam."""
 
 import warnings
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from graddiv.experiment import Experiment, StartSection
 from graddiv.networks import RandomizedNetwork
 from graddiv.runs import Run, TrainingPosition, check_tensor, load_state, network_of, state_hash
 
-WEIGHTS = ("alpha_kl", "kl_scope")  #: Settings of a defense that weigh its loss and leave the noise as it is.
+WEIGHTS = ("alpha_kl", "kl_scope")  #: Settings of a defense that weigh its loss but do not change its noise.
 
 
 def moments_of(optimizer: torch.optim.Adam, module: nn.Module) -> dict[str, Tensor]:
@@ -36,7 +36,7 @@ def restore_moments(optimizer: torch.optim.Adam, module: nn.Module, tensors: Map
 
 
 def take_over(experiment: Experiment, run: Run) -> None:
-    """Copy the first stages from a finished run beside this one that trained just them: the bits would be the same."""
+    """Copy the first stages from a finished run beside this one that trained only them: the bits are the same."""
     if (other := first_stages_beside(experiment, run)) is None:
         return
     log_size = TrainingPosition.of(store.read_tensors(other.last_checkpoint)[1], other.last_checkpoint).log_size
@@ -47,17 +47,17 @@ def take_over(experiment: Experiment, run: Run) -> None:
 
 
 def first_stages_beside(experiment: Experiment, run: Run) -> Run | None:
-    """The finished run beside this one that trained just its first stages, as many of them as possible."""
+    """The finished run beside this one that trained only its first stages, as many of them as possible."""
     for before in experiment.first_stages:
         for other in (Run(path) for path in sorted(run.path.parent.glob(f"*-{before.digest}"))):
-            finished = other.last_checkpoint.exists() and not other.is_locked and other.epochs_done == before.epochs
-            if other != run and finished and _can_go_on(other, run):
+            finished = other.last_checkpoint.exists() and not store.is_locked(other.path)
+            if other != run and finished and other.epochs_done == before.epochs and _can_go_on(other, run):
                 return other
     return None
 
 
 def _can_go_on(other: Run, run: Run) -> bool:
-    """Whether its data are the same, and its checkpoint has moments, which archived copies lack, of an epoch's end."""
+    """Whether its data are the same, and its checkpoint is of an epoch's end and has moments, which archives lack."""
     # a run that has not begun, of which an estimate is made, has no data to compare yet
     if run.data_file.exists() and store.read_json(other.data_file) != store.read_json(run.data_file):
         return False
@@ -108,6 +108,6 @@ def _source(start: StartSection) -> Experiment | None:
 
 
 def _described(experiment: Experiment) -> str:
-    """mnist_cnn of width 0.25, gaussian."""
+    """Describe the network, such as: mnist_cnn of width 0.25, gaussian."""
     network, defense = experiment.network, next(iter(experiment.defense_sections), "deterministic")
     return f"{network.architecture} of width {network.width:g}, {defense}"

@@ -18,7 +18,7 @@ from graddiv.cli import app
 from graddiv.tuning import Search, tune
 from tests.dying import ended, forked
 from tests.helpers import TINY, no_type_checks
-from tests.test_tuning import EXPERIMENT, JUDGE, Watch
+from tests.tuned import EXPERIMENT, JUDGE, Watch
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::DeprecationWarning")]  # fork beside threads
 KILLS = 4

@@ -1,8 +1,12 @@
 """The checks of gradients, apart from the networks of tests/audit that fail them."""
 
-import torch
+from collections.abc import Callable
 
-from graddiv.evaluation.checks import _mean
+import pytest
+import torch
+from torch import Tensor
+
+from graddiv.evaluation.checks import CHECKS, _mean
 from graddiv.evaluation.inspection import Answer, Check, Inspection, check
 from graddiv.networks import Dirac
 from graddiv.registries import Registry
@@ -27,3 +31,42 @@ def test_a_check_is_one_decorated_function() -> None:
     item = known["dark"](Inspection(Dirac(torch.nn.Flatten()), torch.ones(2, 1, 2, 2), torch.zeros(2).long()))
     assert (item.name, item.verdict, item.evidence) == ("pixels are dark", "fail", {"mean": 1.0})
     assert known["dark"].decisive == ("fail",)
+
+
+class Purifying(torch.nn.Module):
+    """Moves the image along a gradient before it answers; `how` takes that gradient."""
+
+    def __init__(self, how: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.how, self.last = how, torch.nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        point = x.detach().requires_grad_()
+        self.how(self.last(point).logsumexp(1).sum(), point)
+        return self.last(x)
+
+
+@pytest.mark.parametrize(
+    ("how", "taken"),
+    [
+        (lambda loss, point: torch.autograd.grad(loss, point), 1),
+        (lambda loss, point: loss.backward(), 1),
+        (lambda loss, point: torch.autograd.backward(loss), 1),
+        (lambda loss, point: None, 0),
+    ],
+)
+def test_gradients_that_a_network_takes_are_counted(how: Callable[[Tensor, Tensor], object], taken: int) -> None:
+    seen = Inspection(Dirac(Purifying(how)), torch.rand(3, 4), torch.zeros(3, dtype=torch.int64))
+    item = CHECKS["optimization"](seen)
+    assert (item.evidence["taken"], item.verdict) == (taken, "warn" if taken else "pass")
+
+
+def test_counting_ends_with_an_error() -> None:
+    def fails(loss: Tensor, point: Tensor) -> None:
+        raise RuntimeError("stopped")
+
+    before = torch.autograd.grad, torch.autograd.backward
+    with pytest.raises(RuntimeError, match="stopped"):
+        CHECKS["optimization"](Inspection(Dirac(Purifying(fails)), torch.rand(3, 4), torch.zeros(3, dtype=torch.int64)))
+    assert (torch.autograd.grad, torch.autograd.backward) == before
+    assert not torch.overrides._get_current_function_mode_stack()

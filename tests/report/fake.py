@@ -43,11 +43,10 @@ from graddiv.experiment import Experiment
 from graddiv.geometry import L2
 from graddiv.networks import Dirac, bayesian
 from graddiv.recipes import recipe, title
-from graddiv.report.closeups import Grid, grid_of
+from graddiv.report.closeups import Grid
 from graddiv.report.comparison import CHECKLIST, Comparison, ReportRun, load_run
 from graddiv.report.page import Choices, plan_for
 from graddiv.report.plan import ATTACK_TABLE, Plan
-from graddiv.report.published import PaperValues
 from graddiv.report.tables import attack_table
 from graddiv.runs import Log
 from graddiv.seeding import isolated
@@ -73,7 +72,7 @@ def comparison(
 
 def compared(*runs: ReportRun, scale: str = "demo") -> Comparison:
     """These runs beside the paper's values."""
-    return Comparison(runs, scale, PaperValues)
+    return Comparison(runs, scale)
 
 
 def at(
@@ -99,7 +98,7 @@ def at(
 def grid(of: Comparison, **chosen: Any) -> Grid:
     """The grid of the table that `at` chooses."""
     one = at(of, **chosen)
-    return grid_of(one, attack_table(one))
+    return Grid(one, attack_table(one))
 
 
 def swept(of: Comparison, over: str) -> Comparison:
@@ -180,7 +179,7 @@ def target(name: str, settings: Experiment, examples: int = EXAMPLES) -> Target:
     images = torch.linspace(0, 1, EXAMPLES * P).reshape(EXAMPLES, 1, SIDE, SIDE)
     data = Examples(images, torch.arange(EXAMPLES) % CLASSES, torch.arange(EXAMPLES), settings.data.name, "test")
     facts = {"method": settings.method, "lam": settings.lam}
-    return Target(F, data, name, n_ensemble=ENSEMBLE, batch=25, facts=facts).first(examples)
+    return Target(F, data, name, n_ensemble=ENSEMBLE, batch=25, facts=facts).take(slice(0, examples))
 
 
 def write(out: Path, job: Job[Any], arrays: dict[str, np.ndarray]) -> None:

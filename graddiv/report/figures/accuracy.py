@@ -29,7 +29,7 @@ PAPER |= {"alpha": 0.8, "zorder": 2.5}
 STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
 #: One of several trainings.
 DOT: dict[str, Any] = {"marker": "o", "markersize": 2, "alpha": 0.5, "linestyle": "none"}
-#: Across a value that other curves have and this one lacks: sparse dots, without a band.
+#: Across a value that only other curves have: sparse dots, without a band.
 NOT_RUN: dict[str, Any] = {"linestyle": (0, (1, 4)), "linewidth": 0.9}
 
 Points = Sequence[tuple[Any, Summary]]

@@ -166,7 +166,7 @@ ROTATION = "method, norm, epsilon, angle, loss_difference, relative, accuracy"
 
 @draws("rotation", "PGD with rotated gradients", ROTATION, by="measure RUN --what rotation")
 def rotation(comparison: Comparison) -> Figure | None:
-    """What PGD gains when each gradient is turned by an angle before it is used."""
+    """The gain of PGD if each gradient is rotated by an angle before it is used."""
     found = [(n, *entry) for n in NORMS for entry in comparison.with_measurement(records.RotationRecord, norm=n)]
     if not found:
         return None
@@ -318,5 +318,5 @@ def turn_entries(sheet: Sheet, runs: Sequence[ReportRun]) -> None:
 
 
 def last_values(runs: Sequence[ReportRun], measures: Sequence[str]) -> dict[str, dict[ReportRun, float]]:
-    """What training came to: measure -> run -> its last value."""
+    """The values after training: measure -> run -> its last value."""
     return {m: {run: line[m] for run in runs for line in run.epochs if m in line} for m in measures}

@@ -6,7 +6,6 @@ trained at 0.3, stands beside 0.2533 of a network that was trained at 0.2, and b
 
 import csv
 import math
-from collections.abc import Callable
 from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
@@ -55,7 +54,7 @@ class PaperValues:
         self.ratio = training_epsilon / own if own and training_epsilon else 1.0  #: ours over the paper's
 
     def value(self, method: str, attack: str, epsilon: float, n: int | None = None) -> PublishedValue | None:
-        """What the paper gives for an attack (or "clean") on a method: in its Table 1, or else in its supplement.
+        """The paper's value for an attack (or "clean") on a method: from its Table 1, or else from its supplement.
 
         The two differ in clean accuracy: a table at the radius of Table 1 has Table 1's, any other the supplement's.
         n matters where the supplement tells n apart, and in the EOT rows of Table 1, which have one n; None: any.
@@ -81,7 +80,7 @@ class PaperValues:
         return [(self._ours(epsilon), accuracy) for epsilon, accuracy in points]
 
     def said(self, figure: str, epsilon: float) -> str:
-        """What the paper's text says of a figure: " The paper: sample MRL 0.64 (adv-bnn), 0.15 (adv-bnn+graddiv)."."""
+        """The paper's text on a figure: " The paper: sample MRL 0.64 (adv-bnn), 0.15 (adv-bnn+graddiv)."."""
         quantities: dict[str, list[str]] = {}
         for row in rows("text"):
             at_this_ratio = math.isclose(row["epsilon"], epsilon / self.ratio, rel_tol=CLOSE)
@@ -91,7 +90,7 @@ class PaperValues:
         return f" The paper: {'; '.join(parts)}." if parts else ""
 
     def origin(self) -> str:
-        """Which data and radius its values are of, where they are not ours: "at the same multiple of ..."."""
+        """The data and radius of its values, if they are not ours: "at the same multiple of ..."."""
         parts = [f"of the whole {self.data.upper()}, which ours is a part of"] if self.is_other_data else []
         if not math.isclose(self.ratio, 1.0, rel_tol=CLOSE):
             own = TRAINED_AT[self.data]
@@ -109,7 +108,3 @@ class PaperValues:
         wanted = (self.data, method, attack)
         of_row = [row for row in rows("supplement") if (row["data"], row["method"], row["attack"]) == wanted]
         return [(row["epsilon"], row["accuracy"]) for row in of_row if row["n"] in (None, n)]
-
-
-Publication = Callable[[str, float], PaperValues]
-"""(data set, radius of our adversarial training) -> the values that stand beside ours."""
