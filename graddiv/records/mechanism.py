@@ -20,6 +20,9 @@ class ContrastRecord(MeasurementRecord, kind="contrast"):
         return "accuracy without contrast: " + ", ".join(f"{share:.1f} % at {d:g}" for d, share in shares)
 
 
+SPARE = 0.05  #: A filter whose removal costs at most this share of accuracy is not what the network works with.
+
+
 class FiltersRecord(MeasurementRecord, kind="filters", named_by=("epsilon",)):
     """What each filter of the first layer is for: gradients and accuracy under EOT-PGD of the network without it."""
 
@@ -35,8 +38,14 @@ class FiltersRecord(MeasurementRecord, kind="filters", named_by=("epsilon",)):
         return np.asarray(np.sqrt(np.maximum(np.nanmean(self.mean_cosine, 0), 0)))
 
     @property
+    def spare(self) -> int:
+        """The filter without which gradients agree most, of those that accuracy under attack does not need."""
+        accuracy = self.right.mean(0)
+        spare = accuracy[1:] >= min(accuracy[0] - SPARE, accuracy[1:].max())
+        return int(np.where(spare, self.rho[1:], -1).argmax())
+
+    @property
     def summary(self) -> str:
-        rho, accuracy = self.rho, 100 * self.right.mean(0)
-        k = int(rho[1:].argmax())
+        rho, accuracy, k = self.rho, 100 * self.right.mean(0), self.spare
         whole = f"rho {rho[0]:.2f}, {accuracy[0]:.1f} % right under EOT-PGD"
         return f"{whole}; without filter {k} of the first layer rho {rho[k + 1]:.2f}, {accuracy[k + 1]:.1f} % right"

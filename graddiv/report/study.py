@@ -3,10 +3,10 @@
 import numpy as np
 
 from graddiv import records
+from graddiv.records.mechanism import SPARE
 from graddiv.report.comparison import Comparison, titles
 from graddiv.report.output import NOT_APPLICABLE, Found, Table, caption, draws, percent
 
-SPARE = 0.05  #: A filter whose removal costs at most this share of accuracy is not what the network works with.
 FILTERS = "method, ρ, accuracy, without filter, ρ without it, accuracy without it"
 
 
@@ -16,17 +16,10 @@ def filters(comparison: Comparison, found: Found[records.FiltersRecord]) -> Tabl
     rows = []
     names = titles([run for run, _ in found])
     for run, record in found:
-        k, rho, accuracy = spare_filter(record), record.rho, record.right.mean(0)
+        k, rho, accuracy = record.spare, record.rho, record.right.mean(0)
         shown = (f"{rho[0]:.2f}", percent(accuracy[0]), str(k), f"{rho[k + 1]:.2f}", percent(accuracy[k + 1]))
         rows.append((names[run], *shown))
     return Table(rows=tuple(rows), caption=caption("filters", comparison, found[0][1], 100 * SPARE))
-
-
-def spare_filter(record: records.FiltersRecord) -> int:
-    """The filter without which gradients agree most, of those that accuracy under attack does not need."""
-    accuracy = record.right.mean(0)
-    spare = accuracy[1:] >= min(accuracy[0] - SPARE, accuracy[1:].max())
-    return int(np.where(spare, record.rho[1:], -1).argmax())
 
 
 PRESSED = "attack RUN --suite strong --epsilon 0.36"

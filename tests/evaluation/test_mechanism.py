@@ -10,7 +10,6 @@ from graddiv.evaluation.mechanism import contrast_job, filters_job, first_convol
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.evaluation.target import Target
 from graddiv.networks import Dirac, RandomizedNetwork, bayesian
-from graddiv.report.study import spare_filter
 
 
 class Threshold(nn.Module):
@@ -60,7 +59,8 @@ def test_filters_finds_the_one_that_disperses_gradients() -> None:
     [record] = IN_MEMORY.run([filters_job(target(F, x, y), epsilon=0.05, n=4, m=2)])
     assert record.right.shape == (16, 3)
     assert record.rho[0] < 0.7 < 0.95 < record.rho[1]
-    assert spare_filter(record) == 0, "the other one is what the network answers with"
+    assert record.spare == 0, "the other one is what the network answers with"
+    assert "without filter 0" in record.summary
 
 
 def test_filters_needs_a_convolution() -> None:
