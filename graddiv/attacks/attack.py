@@ -35,6 +35,7 @@ class Problem:
     ids: Tensor  #: the data-set index of each image, b, which addresses its randomness
     seed: int  #: the attack's seed
     tick: Callable[[], None] = lambda: None  #: to be called once after each iteration, so that progress can be shown
+    start: Tensor | None = None  #: points of the balls from which attacks that go on from others begin; x0 if None
 
     def uniform(self, *role: int | str) -> Tensor:
         """Draw a number in [0, 1) for each pixel of each example: a function of seed, role and id, not of the batch."""
@@ -84,6 +85,7 @@ class Attack(ABC):
         epsilon: float | PerExample,
         *,
         ids: Labels | None = None,
+        start: Images | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> Images:
         """Return the adversarial images x_adv.
@@ -92,6 +94,7 @@ class Attack(ABC):
         x0, y: the clean images, inside the geometry's bounds, and their true labels.
         epsilon: the radius of the ball, one number or one for each example, in pixel units.
         ids: the data-set indices of the examples, which address their randomness; 0 .. b-1 by default.
+        start: points of the balls, from which an attack that goes on from another one begins.
         progress: callback (iterations done, iterations of all restarts), after each iteration.
         """
         done, total = count(1), self.restarts * self.iterations
@@ -100,7 +103,7 @@ class Attack(ABC):
             if progress is not None:
                 progress(next(done), total)
 
-        problem = replace(self._problem(view, x0, y, epsilon, ids), tick=tick)
+        problem = replace(self._problem(view, x0, y, epsilon, ids), start=start, tick=tick)
         view, x0, y, radius = problem.view, problem.x0, problem.y, problem.epsilon
         if len(x0) == 0:
             return x0.clone()

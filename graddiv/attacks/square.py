@@ -51,7 +51,7 @@ class Square(Attack):
         problem.tick()
         for query in range(1, self.m):
             candidate = change(problem, x, self._share(query), draw_of(query))
-            if view.fresh or query == 1:
+            if view.renewed(restart * self.m + query) or query == 1:
                 loss, candidate_loss = losses_of(query, x, candidate)
             else:
                 (candidate_loss,) = losses_of(query, candidate)

@@ -54,6 +54,10 @@ class View(ABC):
         """Return the context in which models are called; views of a network switch batch norm to running statistics."""
         return nullcontext()
 
+    def renewed(self, k: int) -> bool:
+        """Whether the models of iteration k are others than those of the one before."""
+        return self.fresh
+
     def label(self, attack: str) -> str:
         """Return the attack's name as the paper writes it for this view."""
         return f"{self.prefix}{attack}"
@@ -236,6 +240,23 @@ class EOT(NetworkView):
 
     def __call__(self, k: int) -> Iterator[SampleModel]:
         return (self._bind(self._draw(k, i)) for i in range(self.n))
+
+
+class Held(EOT):
+    """EOT whose models stay the same for several iterations: an attack by queries asks its incumbent once for each."""
+
+    def __init__(self, F: RandomizedNetwork | nn.Module, n: int = 1, seed: int = 0, iterations: int = 20) -> None:
+        super().__init__(F, n, seed)
+        self.iterations = iterations
+        self._block, self._models = -1, list[SampleModel]()
+
+    def __call__(self, k: int) -> Iterator[SampleModel]:
+        if (block := k // self.iterations) != self._block:
+            self._block, self._models = block, list(super().__call__(block))
+        return iter(self._models)
+
+    def renewed(self, k: int) -> bool:
+        return super().renewed(k) and k % self.iterations == 0
 
 
 class Exact(NetworkView):

@@ -4,14 +4,14 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from graddiv.attacks import APGD, ARC, PGD, RandomSearch, Square
+from graddiv.attacks import APGD, ARC, RandomSearch, Square
 from graddiv.attacks.minimal import MinimalAttack
 from graddiv.attacks.peers import peers as peer_attacks
 from graddiv.attacks.spgd import Spending, choose
@@ -23,25 +23,28 @@ from graddiv.evaluation.budget import BUDGETS, Budget, with_geometry
 from graddiv.evaluation.card import ABOUT, Audit, Rung, Subject
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
+from graddiv.evaluation.explained import OWN, explained_job, follow
+from graddiv.evaluation.families import Families
 from graddiv.evaluation.in_memory import check_counts, check_radius
 from graddiv.evaluation.inspection import Inspection, Item
 from graddiv.evaluation.judgement import double, judgement_job, three_numbers, trajectory_job, worst_images
-from graddiv.evaluation.models import Frozen, GivenModel, Model, dtype_of, network_of, substitute
+from graddiv.evaluation.models import Frozen, GivenModel, Model, dtype_of, network_of
 from graddiv.evaluation.robustness import Cell, SourceNetwork, attack_all, attack_job, cells, pilot, strong_attacks
 from graddiv.evaluation.run import IN_MEMORY, Session
+from graddiv.evaluation.surrogates import Smoothed
 from graddiv.evaluation.target import Target
-from graddiv.geometry import NORMS, Linf, radius_of
+from graddiv.geometry import LINF, NORMS, Geometry, radius_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.progress import Progress
-from graddiv.records import AttackRecord, wilson
+from graddiv.records import AttackRecord, ExplainedRecord, wilson
 from graddiv.seeding import fold
 
 ANSWERS = "answers.json"  #: Answers on the first images, by which a resumed audit recognizes its network.
 NOISE_FREE = "noise-free"  #: The name of the rung that has no noise.
 #: The phases of an audit, and roughly the share of the time that each takes.
 SHARES = {
-    "pilot": 0.03, "behaviours": 0.3, "attacks": 0.3, "doubling": 0.22, "trajectory": 0.05, "numbers": 0.05,
-    "ladder": 0.05,
+    "pilot": 0.03, "behaviours": 0.2, "attacks": 0.22, "doubling": 0.2, "families": 0.2, "explained": 0.03,
+    "trajectory": 0.04, "numbers": 0.04, "ladder": 0.04,
 }  # fmt: skip
 
 
@@ -101,13 +104,13 @@ def audit(
     check_radius(epsilon, geometry, data.x[0].numel())
     place = None if device is None else chosen_device(device)
     given = network_of(model, unscaled(data.x[:2], data.bounds), data_root, place)
-    F, seen, checks = examine(given, data, seed)
+    F, seen, checks, others = examine(given, data, seed, epsilon, geometry)
     if (kind := checks["random"]).verdict == "warn":  # now, not on a page after minutes of attacks
         warnings.warn(f"{kind.name}? {kind.sentence}", GradDivWarning, stacklevel=2)
     target = Target(F, data, name or given.name, n_ensemble, seed, batch, kept_images=len(data))
-    others = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
+    libraries = tuple(peer_attacks([peers] if isinstance(peers, str) else peers, spent.suite, spent.m)) if peers else ()
     called = budget if isinstance(budget, str) else "own"
-    subject = target, seen, checks, spent, called, geometry, epsilon, data.bounds, dict(about or {}), others
+    subject = target, seen, checks, spent, called, geometry, epsilon, data.bounds, dict(about or {}), libraries, others
     with Session.open(out, process, progress) as session:
         directory = session.directory
         if directory is not None and process.writes:
@@ -120,9 +123,11 @@ def audit(
 
 
 def examine(
-    given: GivenModel, data: Examples, seed: int
-) -> tuple[RandomizedNetwork, RandomizedNetwork, dict[str, Item]]:
-    """Make all checks and fix what can be fixed; return the network, the one whose gradients are used, the checks."""
+    given: GivenModel, data: Examples, seed: int, epsilon: float = 8 / 255, geometry: Geometry = LINF
+) -> tuple[RandomizedNetwork, SourceNetwork, dict[str, Item], tuple[SourceNetwork, ...]]:
+    """Make all checks and fix what can be fixed; return the network, that whose gradients are followed, the checks, and
+    other networks with gradients of their own.
+    """
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
     inspect = partial(Inspection, x=x, y=y, seed=seed, declared=given.declared)
     F = models.rescaled(given.F, data.bounds)
@@ -137,14 +142,15 @@ def examine(
         found["logits"] = found["logits"].remedied("the audit takes their logarithm")._replace(verdict="warn")
     now = inspect(F)
     checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
-    if now.usable_gradients is not None:
-        return F, F, checks
-    F = models.with_gradients(F)
-    seen = models.straight_through_surrogate(F)
-    how = "attacks follow a surrogate in which flat functions of torch hand the gradient on"
-    if inspect(seen).usable_gradients is None:
-        seen, how = F, "no surrogate was found, so that only attacks without gradients and by transfer can work"
-    return F, seen, {**checks, "gradients": checks["gradients"].remedied(how)}
+    usable = now.usable_gradients is not None
+    F = F if usable else models.with_gradients(F)
+    chosen = follow(F, x, y, epsilon=epsilon, geometry=geometry, seed=seed)
+    if not usable:
+        how = f"attacks follow the {chosen.name}, which gives the same answers"
+        lost = "no surrogate was found, so that only attacks without gradients and by transfer can work"
+        checks["gradients"] = checks["gradients"].remedied(lost if chosen.name == OWN else how)
+    others = tuple(SourceNetwork(name, F) for name, F in chosen.others.items())
+    return F, SourceNetwork(chosen.name, chosen.seen), checks, others
 
 
 @dataclass(frozen=True)
@@ -159,33 +165,49 @@ class Auditor(Subject):
         radius: dict[str, Any] = {"epsilon": self.epsilon, "geometry": self.geometry}
         rho, q, n = 1.0, math.inf, 1
         if target.random:
-            rho, q = pilot(replace(target, F=self.seen), session=self._phase("pilot"), **radius)
+            rho, q = pilot(replace(target, F=self.seen.F), session=self._phase("pilot"), **radius)
             n = budget.draws_for(q)
         spent, phase = replace(budget, n=n), self._phase("behaviours")
-        evidence = gather(target, session=phase, budget=spent, source=self._seen, **radius)
+        evidence = gather(target, session=phase, budget=spent, source=self._seen, by_queries=False, **radius)
         attacked = self._attack(n, q)
-        best = min((c for c in attacked if _can_be_doubled(c, target.random)), key=lambda c: attacked[c].accuracy)
+        best = min(
+            (c for c in attacked if _can_be_doubled(c, self._seen, target.random)), key=lambda c: attacked[c].accuracy
+        )
         doublings, doubled = double(best, attacked[best], target, budget, self._phase("doubling"))
         of_behaviours = [r for name, group in evidence.groups.items() if name != "random" for r in group]
-        records = self._at_radius([*of_behaviours, *attacked.values(), *doubled])
-        trajectory = self._phase("trajectory").run([trajectory_job(target, self.seen, n=n, m=budget.m, **radius)])
+        by_gradient = self._at_radius([*of_behaviours, *attacked.values(), *doubled])
+        start = worst_images(by_gradient)
+        families = self._families(start.images)
+        before = families["surrogate"][-1].verdicts if "surrogate" in families else start.verdicts(by_gradient)
+        records = (*by_gradient, *(r for group in families.values() for r in group))
+        trajectory = self._phase("trajectory").run([trajectory_job(target, self.seen.F, n=n, m=budget.m, **radius)])
         worst = worst_images(records)
         hit, hit_per_draw = (self._on(images) for images in (worst.images, worst.images_per_draw))
         judged = {"clean": target, "attacked": hit, "attacked-per-draw": hit_per_draw}
         jobs = [judgement_job(each, name, ensembles=budget.ensembles) for name, each in judged.items()]
         clean, robust, robust_per_draw = self._phase("numbers").run(jobs)
-        blind = [r for r in records[1:] if r.source == "substitute" or r.label.endswith(("Square", "random search"))]
-        seeing = [r for r in records[1:] if r not in blind]
-        groups = {**evidence.groups, "trajectory": trajectory, "doubled": doubled, "doublings": doublings}
-        evidence = replace(evidence, groups={**groups, "blind": blind, "seeing": seeing})
+        found: dict[str, Any] = {
+            **evidence.groups,
+            "trajectory": trajectory,
+            "doubled": doubled,
+            "doublings": doublings,
+        }
+        found |= {"families": families, "before_blind": before, "left": [float(robust.correct.mean())]}
+        found["explained"] = self._explained([start.images, worst.images])
+        evidence = replace(evidence, groups={**evidence.groups, **found})
         numbers = three_numbers(clean, clean), three_numbers(robust, robust_per_draw)
         ladder = self._climb(hit_per_draw)
         return Audit(self, evidence, records, worst, *numbers, ladder, evidence.judge(), rho, q, n)
 
-    @cached_property
+    @property
     def _seen(self) -> SourceNetwork | None:
         """The network whose gradients attacks use, if it is not the one that is judged."""
-        return SourceNetwork("surrogate", self.seen) if self.surrogate else None
+        return self.seen if self.surrogate else None
+
+    @property
+    def _bindable(self) -> RandomizedNetwork:
+        """The same network, or what is smoothed in it: its noise is that of the network that is judged."""
+        return self.seen.F.inner if isinstance(self.seen.F, Smoothed) else self.seen.F
 
     def _phase(self, name: str) -> Session:
         """The session, whose progress covers the share of this phase."""
@@ -215,20 +237,23 @@ class Auditor(Subject):
         peers = [replace(attack, geometry=geometry) for attack in self.peers]  # named by the user: none is left out
         wanted += cells(peers, epsilon, n=n, random=random)
         wanted = [replace(c, source=self._seen) if _takes_gradients(c) else c for c in wanted]
-        transfer = PGD(m=2 * budget.m, geometry=geometry)
-        wanted += [Cell(transfer, "fixed", 1, epsilon, 0, source) for source in self._sources()]
         wanted = list({c.file_name: c for c in wanted}.values())
         return dict(zip(wanted, attack_all(self.target, wanted, self._phase("attacks")), strict=True))
 
-    def _sources(self) -> list[SourceNetwork]:
-        """Other networks that adversarial images are made on."""
-        F = self.target.F
-        x = self.target.data.batch(slice(None))[0].to(F.device)
-        radius = self.epsilon if isinstance(self.geometry, Linf) else 8 / 255
-        found = [SourceNetwork("substitute", substitute(F, x, radius=radius, steps=self.budget.substitute_steps))]
+    def _families(self, images: np.ndarray) -> dict[str, list[AttackRecord]]:
+        """Attack what is left by surrogates, by transfer and by queries."""
+        others, F = [*self.surrogates], self.target.F
         if F.random and (mean := F.mean()) is not None:
-            found.append(SourceNetwork("noise-free network", Frozen(self.seen, (mean,))))
-        return found
+            others.append(SourceNetwork("noise-free network", Frozen(self._bindable, (mean,))))
+        session = self._phase("families")
+        return Families(self.target, others, self.epsilon, self.geometry, self.budget, session).attack(images)
+
+    def _explained(self, ends: Sequence[np.ndarray]) -> list[ExplainedRecord]:
+        """How much of the loss the network's own gradient explains, and that of the surrogate in its place."""
+        seen = {OWN: self.target.F, self.seen.name: self.seen.F}
+        how: dict[str, Any] = {"epsilon": self.epsilon, "geometry": self.geometry}
+        jobs = [explained_job(self.target, F, name, ends, **how) for name, F in seen.items()]
+        return self._phase("explained").run([replace(job, file=job.file.replace(" ", "-")) for job in jobs])
 
     def _at_radius(self, records: Sequence[AttackRecord]) -> tuple[AttackRecord, ...]:
         """Each evaluation once, clean images first, at the radius of the audit and with all images kept."""
@@ -250,7 +275,7 @@ class Auditor(Subject):
         found = []
         for name, noises in rungs.items():
             frozen = replace(target, F=Frozen(F, noises), name=name)
-            source = SourceNetwork("surrogate", Frozen(self.seen, noises)) if self.surrogate else None
+            source = SourceNetwork(self.seen.name, Frozen(self._bindable, noises)) if self.surrogate else None
             jobs = [attack_job(frozen, each) for each in (untouched, Cell(attack, "fixed", 1, self.epsilon, 0, source))]
             jobs.append(attack_job(replace(frozen, data=hit.data), untouched).below("handed-on"))
             clean, *attacked = self._phase("ladder").run([job.below(name) for job in jobs])
@@ -264,11 +289,10 @@ def _takes_gradients(cell: Cell) -> bool:
     return cell.attack is not None and not isinstance(cell.attack, Square | RandomSearch)
 
 
-def _can_be_doubled(cell: Cell, random: bool) -> bool:
+def _can_be_doubled(cell: Cell, seen: SourceNetwork | None, random: bool) -> bool:
     """Whether it is an attack by gradients, of several steps, with the strongest view."""
     attack = cell.attack
     if attack is None or not _takes_gradients(cell) or isinstance(attack, MinimalAttack) or attack.iterations == 1:
         return False
     there = "m" in {field.name for field in fields(attack)}
-    transferred = cell.source is not None and cell.source.name != "surrogate"
-    return there and not transferred and (cell.mode != "fixed" or not random)
+    return there and cell.source is seen and (cell.mode != "fixed" or not random)

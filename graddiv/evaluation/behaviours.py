@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -17,6 +17,8 @@ import torch
 from graddiv import store
 from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
 from graddiv.evaluation.budget import BUDGETS, Budget
+from graddiv.evaluation.explained import explanation
+from graddiv.evaluation.families import BLIND, doublings_of
 from graddiv.evaluation.inspection import BEHAVIOURS, Answer, Check, Item, Outcome, check
 from graddiv.evaluation.robustness import MODES, Cell, Mode, SourceNetwork, attack_all
 from graddiv.evaluation.run import IN_MEMORY, Session
@@ -31,6 +33,7 @@ MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
 TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
 LARGE_GAIN = 0.05  #: An attack that gains more than this share of the examples when made longer was far from converged.
 RARE, OFTEN = 0.02, 0.1  #: Shares of the images up to which a sign does not matter, and beyond which it is a failure.
+CONTRADICTED = 0.05  #: Queries contradict gradients if chance alone gives such one-sided flips with less than this.
 LAST = 0.25  #: The share of the steps that counts as the end of the attack.
 STILL = 0.05  #: An image whose loss gains this share of its whole range in the end was not optimized to the end.
 STANDARD = BUDGETS["checklist"]["standard"]
@@ -44,8 +47,10 @@ class Evidence:
     one_step: FGSM in every mode.  iterative: PGD in every mode, and EOT-APGD.  black_box: Square, or random search
     where inputs are no images, on a fixed model and with EOT.  unbounded: EOT-PGD with a radius that admits all images.
     radii, n, m, restarts: EOT-PGD at several values of them.  random: random search on images on which EOT-PGD failed.
-    trajectory: EOT-PGD step by step.  blind, seeing: all attacks without and with gradients of the network.
-    doubled: an attack by gradients, and all that were made of it by doubling; doublings: what that gained.
+    trajectory: EOT-PGD step by step.  doubled: an attack by gradients, and all that were made of it by doubling;
+    doublings: what that gained.  explained: what gradients explain.  families: attacks that go on from the images of
+    others, by family.  before_blind: verdicts on the images before attacks without gradients went on from them.
+    left: the accuracy that all attacks left.
     """
 
     budget: Budget
@@ -53,6 +58,11 @@ class Evidence:
 
     def __getitem__(self, name: str) -> Sequence[Any]:
         return self.groups.get(name, ())
+
+    @property
+    def families(self) -> Mapping[str, Sequence[AttackRecord]]:
+        """Attacks that go on from the images of others, by family."""
+        return cast(Mapping[str, Sequence[AttackRecord]], self.groups.get("families", {}))
 
     def judge(self) -> dict[str, Item]:
         """Run every check that applies."""
@@ -82,7 +92,7 @@ def settings_of(budget: Budget) -> dict[str, Any]:
 
 def gather(
     target: Target, epsilon: float, session: Session = IN_MEMORY, *, budget: Budget = STANDARD,
-    geometry: Geometry = LINF, source: SourceNetwork | None = None,
+    geometry: Geometry = LINF, source: SourceNetwork | None = None, by_queries: bool = True,
 ) -> Evidence:  # fmt: skip
     """Run the attacks, with the gradients of `source` if given; records are the same as those of `graddiv attack`."""
 
@@ -96,7 +106,7 @@ def gather(
     wanted = {
         "one_step": [cell(FGSM(), mode) for mode in MODES],
         "iterative": [*(cell(pgd, mode) for mode in MODES), cell(APGD(m=budget.m))],
-        "black_box": [cell(blind, "fixed"), cell(blind)],
+        "black_box": [cell(blind, "fixed"), cell(blind)] if by_queries else [],
         "unbounded": [cell(pgd, radius=box)],
         "radii": [cell(pgd, radius=_rounded(min(share * epsilon, box), epsilon)) for share in budget.radii],
         "n": [cell(pgd, n=n) for n in budget.sweep_n] if target.random else [],
@@ -255,15 +265,35 @@ def transfer_failure(evidence: Evidence) -> Answer:
     return _share(apart, said, most="warn")
 
 
-@behaviour("gradients find what attacks without them find", needs="blind seeing")
+@behaviour("the gradient predicts the loss at the scale of the attack", needs="explained")
+def explained(evidence: Evidence) -> Answer:
+    """The share of the change of the margin that is explained: by the network's gradient, or by a good surrogate's."""
+    return explanation(evidence["explained"], float(evidence["left"][0]), evidence.budget.tolerance)
+
+
+@behaviour("gradients find what attacks without them find", needs="families")
 def gradient_free(evidence: Evidence) -> Answer:
-    """No attack without the network's gradients, by queries or by transfer, may do better than all with them."""
-    best, rival = _best(evidence["blind"]), _best(evidence["seeing"])
-    change = compare(best, rival)
-    rare = (change.won - change.lost) / best.examples <= RARE
-    verdict: Outcome = "pass" if not change.upside_down else "warn" if rare else "fail"
-    said = f"{100 * best.accuracy:.1f} % under {best.label}, {100 * rival.accuracy:.1f} % under {rival.label}"
-    return verdict, said, {"only_blind": change.won, "only_seeing": change.lost, "p": change.p}
+    """No attack without gradients, by queries or by transfer, may break images that all others missed beyond chance."""
+    before, last = evidence["before_blind"], evidence.families[BLIND[-1]][-1]
+    start, end = np.stack(before), np.stack(last.verdicts)
+    lost, won = int((start.all(0) & ~end.any(0)).sum()), int((~start.any(0) & end.all(0)).sum())
+    rare, p = lost / last.examples <= RARE, float(0.5 ** (lost - won)) if lost > won else 1.0
+    verdict: Outcome = "pass" if lost == 0 else "warn" if rare or p > CONTRADICTED else "fail"
+    queries = sum(int(r.cost_forwards.max()) for r in evidence.families["query"])
+    said = f"of {int(start.all(0).sum())} images that gradients left right, substitutes and {queries} queries an image"
+    return verdict, f"{said} break {lost}", {"only_blind": lost, "regained": won, "p": p, "queries": queries}
+
+
+@behaviour("doubling each family of attacks gains nothing that matters", needs="families", decisive=("fail",))
+def families(evidence: Evidence) -> Answer:
+    """The last doubling of attacks on surrogates, by transfer and by queries may gain half the tolerance at most."""
+    budget = evidence.budget
+    doublings = doublings_of(evidence.families, budget.level)
+    gains = ", ".join(
+        f"{d.setting} {d.before} to {d.after}: {100 * d.gain:.1f} (at most {100 * d.bound:.1f})" for d in doublings
+    )
+    verdict: Outcome = "pass" if max(d.gain for d in doublings) <= budget.tolerance / 2 else "fail"
+    return verdict, f"points gained by doubling: {gains}", {"doublings": [d._asdict() for d in doublings]}
 
 
 @behaviour("a doubled budget gains nothing that matters", needs="doublings", decisive=("fail", "not enough evidence"))

@@ -94,7 +94,7 @@ _FIRST_LOOK = Budget(
     n=5, m=10, queries=100, radii=(0.5, 1.0, 2.0), random_points=200, random_images=20, sweep_n=(1, 5, 10),
     sweep_m=(5, 10, 20), restarts=(1, 3),
 )  # fmt: skip
-_AUDIT = Budget(suite="quick", random_points=2000, random_images=20, sweep_n=(), sweep_m=(), restarts=())
+_AUDIT = Budget(suite="quick", queries=5000, random_points=2000, random_images=20, sweep_n=(), sweep_m=(), restarts=())
 
 BUDGETS: dict[str, Registry[Budget]] = {
     "scale": Registry(
@@ -123,12 +123,12 @@ BUDGETS: dict[str, Registry[Budget]] = {
         "budget",
         {
             "quick": replace(
-                _AUDIT, suite="demo", passes=60, arc_m=4, fewest=5, most=10, m=10, queries=60, random_points=100,
-                radii=(0.5, 1.0, 2.0), looks=2, tolerance=0.05, ensembles=5, known=(1, 4), substitute_steps=60,
+                _AUDIT, suite="demo", passes=60, arc_m=4, fewest=5, most=10, m=10, queries=1000, random_points=100,
+                radii=(0.5, 1.0, 2.0), looks=2, tolerance=0.05, ensembles=5, known=(1, 4), substitute_steps=150,
             ),
             "standard": _AUDIT,
             "exhaustive": replace(
-                _AUDIT, suite="paper", passes=4000, arc_m=50, fewest=20, most=200, m=50, queries=5000,
+                _AUDIT, suite="paper", passes=4000, arc_m=50, fewest=20, most=200, m=50, queries=20_000,
                 random_points=10_000, radii=(0.25, 0.5, 0.75, 1.0, 1.25, 1.5, 2.0, 3.0), looks=5, tolerance=0.01,
                 ensembles=20, known=(1, 2, 4, 8, 16), substitute_steps=3000,
             ),

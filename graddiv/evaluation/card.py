@@ -21,13 +21,14 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.behaviours import Evidence
 from graddiv.evaluation.budget import Budget
 from graddiv.evaluation.examples import Bounds, examples_of, unscaled
+from graddiv.evaluation.families import doublings_of
 from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS, Item
 from graddiv.evaluation.judgement import Estimate, ThreeNumbers, Worst, images_hash, judgement_job, three_numbers
 from graddiv.evaluation.models import Model, dtype_of, network_of, original, rescaled, settled, with_logits
+from graddiv.evaluation.robustness import SourceNetwork
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.evaluation.target import Target, fingerprint
 from graddiv.geometry import NORMS, Geometry
-from graddiv.networks import RandomizedNetwork
 from graddiv.records import AttackRecord, Interval, cross_fitted_total, summary
 from graddiv.records.statistics import told_apart
 
@@ -45,7 +46,7 @@ class Subject:
     """The network of an audit and its settings."""
 
     target: Target  #: The network takes pixels in [0, 1], gives logits, and can be asked for gradients.
-    seen: RandomizedNetwork  #: Its gradients are attacked: the target's network, or a surrogate with equal answers.
+    seen: SourceNetwork  #: Its gradients are attacked: the target's network, or a surrogate.
     checks: dict[str, Item]  #: What was found before any attack, by name.
     budget: Budget
     budget_name: str
@@ -54,10 +55,11 @@ class Subject:
     bounds: Bounds
     about: dict[str, str]
     peers: tuple[Attack, ...] = ()  #: Attacks of other libraries.
+    surrogates: tuple[SourceNetwork, ...] = ()  #: Other networks with gradients, attacked beside it.
 
     @property
     def surrogate(self) -> bool:
-        return self.seen is not self.target.F
+        return self.seen.F is not self.target.F
 
 
 class Rung(NamedTuple):
@@ -189,6 +191,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
         "concentration": {"rho": audit.rho, "q": audit.q if F.random else None, "cos_n": cos_n},
         "sweep": {
             "doublings": [d._asdict() for d in doublings],
+            "families": [d._asdict() for d in doublings_of(audit.evidence.families, subject.budget.level)],
             "tolerance": subject.budget.tolerance,
             "upper_bound_gain": max(d.bound for d in doublings if d.look == doublings[-1].look),
         },
@@ -222,7 +225,7 @@ def estimate_json(estimate: Estimate) -> dict[str, float]:
 def _attacks_json(audit: Audit) -> dict[str, Any]:
     """The cost, and for each attack its settings, accuracy, cost and the number of images on which it was the worst."""
     budget, records, found = audit.subject.budget, audit.attacks, []
-    columns = ("name", "seed", "bounds", "m", "samples", "restarts")  # do not tell attacks apart
+    columns = ("name", "seed", "bounds", "m", "samples", "restarts", "raced")  # do not tell attacks apart
     settings = [{key: value for key, value in (r.attack or {}).items() if key not in columns} for r in records]
     labels = told_apart([(r.label, own) for r, own in zip(records, settings, strict=True)])
     for number, (label, record) in enumerate(zip(labels, records, strict=True), 1):
@@ -234,7 +237,13 @@ def _attacks_json(audit: Audit) -> dict[str, Any]:
         found.append({"label": label, "mode": record.mode, "n": record.n, **own, **left, "worst_on": worst_on, **cost})
     made = {"budget": audit.subject.budget_name, "suites": [budget.suite, STRONG], "n": audit.n, "m": budget.m}
     costs = {name: sum(each[name] for each in found) for name in ("forwards", "backwards")}
-    return {**made, "surrogate": audit.subject.surrogate, **costs, "attacks": found}
+    return {
+        **made,
+        "surrogate": audit.subject.surrogate,
+        "followed": audit.subject.seen.name,
+        **costs,
+        "attacks": found,
+    }
 
 
 def read_card(path: Path) -> dict[str, Any]:

@@ -104,6 +104,11 @@ class Worst(NamedTuple):
     images_per_draw: Float[np.ndarray, "b ..."]
     """For single draws: chosen by how many of them are wrong, ties by the margin."""
 
+    def verdicts(self, records: Sequence[AttackRecord]) -> list[np.ndarray]:
+        """Whether either ensemble is right on each of the images."""
+        everyone = np.arange(len(self.attack))
+        return [np.stack(each)[self.attack, everyone] for each in zip(*(r.verdicts for r in records), strict=True)]
+
 
 def worst_images(records: Sequence[AttackRecord]) -> Worst:
     """Choose the worst attack on each image; the first of ties."""

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from graddiv.attacks import ARC, EOT, Attack, Cost, Exact, Fixed, StochasticPGD, View
+from graddiv.attacks import ARC, EOT, Attack, Cost, Exact, Fixed, Held, StochasticPGD, View
 from graddiv.attacks.spgd import FEWEST_STEPS, Spending, choose
 from graddiv.attacks.suites import ATTACKS, STRONG, suite
 from graddiv.errors import GradDivError, unknown
@@ -34,7 +34,7 @@ from graddiv.records.record import PILOTS
 from graddiv.seeding import fold
 from graddiv.store import digest
 
-Mode = Literal["fixed", "eot1", "eot"]
+Mode = Literal["fixed", "eot1", "eot", "held"]
 MODES: tuple[Mode, ...] = ("fixed", "eot1", "eot")
 PASSES = Budget().passes  #: Forward and backward passes of each attack of the strong suite on an image.
 PILOT_EXAMPLES = 50  #: Examples, the first ones, on which the pilot of the strong suite is run.
@@ -74,6 +74,8 @@ class Cell:
         F, address = self.source.F if self.source else F, fold(seed, "view", self.repeat)
         if self.mode == "fixed":
             return Fixed(F, address)
+        if self.mode == "held":
+            return Held(F, self.n, address)
         support = F.support() if self.mode == "eot" and F.random else None
         return EOT(F, self.n, address) if support is None or len(support.noises) > self.n else Exact(F)
 
@@ -200,12 +202,12 @@ def attack_job(target: Target, cell: Cell) -> Job[AttackRecord]:
 
 
 def attacked(
-    target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance
+    target: Target, cell: Cell, x: Tensor, y: Tensor, ids: Tensor, advance: Advance, start: Tensor | None = None
 ) -> tuple[Float[Tensor, "b ..."], Float[Tensor, " b"], Cost]:
     """The images that a cell makes of these examples, their distances in its norm, and what each image cost."""
     view, x_adv, attack = cell.view(target.F, target.seed), x, cell.seeded(target.seed)
     if attack:
-        x_adv = attack(view, x, y, cell.epsilon, ids=ids, progress=lambda done, of: advance(done / of))
+        x_adv = attack(view, x, y, cell.epsilon, ids=ids, start=start, progress=lambda done, of: advance(done / of))
     norm = attack.geometry if attack else LINF
     return x_adv, norm.norm(x_adv - x).float(), view.cost
 
@@ -273,7 +275,7 @@ def _worst_images(
         # the rows of a network that is not pointwise depend on each other, so its batches stay whole
         rows = (left if target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
         x_adv, far, cost = attacked(target, cell, channels_last(x[rows]), y[rows], ids[rows], tell)
-        sure, doubtless, models = _looked_at(target, x_adv, y[rows], cell.repeat, looks=len(order))
+        sure, doubtless, models = looked_at(target, x_adv, y[rows], cell.repeat, looks=len(order))
         better = left[rows] & ((sure > surest[rows]) | doubtless)
         kept = rows[better]
         worst[kept], distance[kept] = x_adv[better], far[better]
@@ -286,7 +288,7 @@ def _worst_images(
     return worst, {"chosen": chosen, "ended": ended, "distance": distance, **found}
 
 
-def _looked_at(
+def looked_at(
     target: Target, x: Tensor, y: Tensor, repeat: int, looks: int
 ) -> tuple[Float64[Tensor, " b"], Bool[Tensor, " b"], int]:
     """Return the sureness of two ensembles, whether they are wrong beyond doubt, and how many models were asked."""

@@ -8,7 +8,7 @@ from graddiv.errors import GradDivError
 from graddiv.records.kinds import AttackedEnsembleRecord, AttackRecord, BoundaryRecord, CertificateRecord
 from graddiv.records.kinds import ConcentrationRecord, EnsembleSizeRecord, GradientNoiseRecord, GradientsRecord
 from graddiv.records.kinds import JudgementRecord, LossIncreaseRecord, MeasurementRecord, NearbyRecord, PathRecord
-from graddiv.records.kinds import RotationRecord, TotalRecord, TrajectoryRecord, TransferRecord
+from graddiv.records.kinds import ExplainedRecord, RotationRecord, TotalRecord, TrajectoryRecord, TransferRecord
 from graddiv.records.mechanism import ContrastRecord, FiltersRecord
 from graddiv.records.record import DataIdentity, Record
 from graddiv.records.statistics import ALL_TOTAL, CROSS_FITTED_TOTAL, MODE_PREFIXES, PAPER_ATTACKS, PAPER_ROWS
@@ -19,7 +19,7 @@ from graddiv.records.statistics import table_per_epsilon, total, wilson
 __all__ = [
     "ALL_TOTAL", "CROSS_FITTED_TOTAL", "MODE_PREFIXES", "PAPERS_TOTAL", "PAPER_ATTACKS", "PAPER_ROWS", "AttackRecord",
     "AttackedEnsembleRecord", "BoundaryRecord", "CertificateRecord", "ConcentrationRecord", "ContrastRecord",
-    "DataIdentity", "EnsembleSizeRecord", "FiltersRecord", "Flips",
+    "DataIdentity", "EnsembleSizeRecord", "ExplainedRecord", "FiltersRecord", "Flips",
     "GradientNoiseRecord", "GradientsRecord", "Interval", "JudgementRecord",
     "LossIncreaseRecord", "MeasurementRecord", "NearbyRecord", "PathRecord", "Record", "RotationRecord", "Row",
     "Summary", "TotalRecord", "TrajectoryRecord", "TransferRecord", "accuracy", "as_rows", "by_value",

@@ -385,3 +385,22 @@ class TrajectoryRecord(MeasurementRecord, kind="trajectory", named_by=("epsilon"
 
 def _median(values: np.ndarray) -> str:
     return f"{float(np.nanmedian(values)):.4g}"
+
+
+class ExplainedRecord(MeasurementRecord, kind="explained", named_by=("of", "epsilon")):
+    """How much of the change of the margin a gradient predicts, up to the radius of the attack."""
+
+    of: str  #: Whose gradients: the network's own, or those of a surrogate.
+    images: str  #: sha256 of the ends of the paths along attacks.
+    norm: str
+    epsilon: float
+    shifts: int  #: Shifts of the image over which both changes are averaged; 1 where the image stays.
+    along: Float[np.ndarray, " b"]  #: The share on the way to attacked images; NaN where nothing changes.
+    across: Float[np.ndarray, " b"]  #: In random directions, fine and coarse.
+
+    @property
+    def summary(self) -> str:
+        shares = (
+            f"{np.nanmean(share):.2f} {where}" for share, where in ((self.along, "along"), (self.across, "across"))
+        )
+        return f"share of the margin's change that the gradient of the {self.of} explains: {', '.join(shares)}"
