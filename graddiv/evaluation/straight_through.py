@@ -24,6 +24,7 @@ ABOVE = frozenset(("gt", "ge", "greater", "greater_equal", "__gt__", "__ge__", "
 BELOW = frozenset(("lt", "le", "less", "less_equal", "__lt__", "__le__"))
 BOTH, EITHER, NOT = (frozenset(f"{how}_{what}" for how in ("logical", "bitwise")) for what in ("and", "or", "not"))
 TABLES = frozenset(("embedding", "index_select", "take", "__getitem__", "one_hot"))
+RESHAPING = frozenset(("reshape", "view", "flatten", "squeeze", "unsqueeze"))
 
 
 class _Carry(torch.autograd.Function):
@@ -91,7 +92,7 @@ class HandingOn(TorchFunctionMode):
         if name in ("max", "min") and hasattr(exact, "indices"):
             self._join(name, exact.indices, self._smooth(f"arg{name}", func, args, options, exact.indices))
             return exact
-        return self._join(name, exact, self._smooth(name, func, args, options, exact))
+        return self._join(name, exact, self._smooth(name, func, args, options, exact), args[0])
 
     def _in_place(self, func: Callable[..., Any], plain: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Change a tensor in place; a flat function, or a companion among its arguments, hands the gradient on."""
@@ -119,7 +120,7 @@ class HandingOn(TorchFunctionMode):
     def _carries(self, value: Any) -> bool:
         return isinstance(value, Tensor) and (value.requires_grad or id(value) in self.companions)
 
-    def _join(self, name: str, exact: Any, smooth: Any) -> Any:
+    def _join(self, name: str, exact: Any, smooth: Any, source: Any = None) -> Any:
         """The exact result with the gradient of the smooth one, which is remembered if it cannot have any."""
         if not isinstance(exact, Tensor) or not isinstance(smooth, Tensor) or exact.shape != smooth.shape:
             return exact
@@ -127,6 +128,8 @@ class HandingOn(TorchFunctionMode):
         if exact.is_floating_point():
             return _Carry.apply(exact.detach(), smooth)  # type: ignore[no-untyped-call]
         self.companions[id(exact)] = exact, smooth
+        if name in RESHAPING and id(source) in self.weights:
+            self.weights[id(exact)] = self.weights[id(source)].reshape(*exact.shape, -1)
         return exact
 
     def _smooth(
@@ -189,7 +192,12 @@ class HandingOn(TorchFunctionMode):
 
     def _looked_up(self, name: str, args: tuple[Any, ...], exact: Tensor) -> Any:
         """The entries of a table around the one that was looked up: their weighted mean, or the slope between them."""
-        index, table = (args[0], args[1]) if name in ("embedding", "one_hot") else (args[-1], args[0])
+        table = args[1] if name == "embedding" else args[0]
+        index = args[0] if name in ("embedding", "one_hot") else args[-1]
+        if type(index) is tuple and len(index) == 2 and isinstance(table, Tensor):  # one entry in each row
+            chosen = self.weights.get(id(index[1]))
+            rows = chosen is not None and chosen.shape == table.shape[:2] and table.is_floating_point()
+            return torch.einsum("bk,bk...->b...", chosen, table) if rows else None
         known = isinstance(index, Tensor) and id(index) in self.companions
         if not known or index.dtype not in (torch.int32, torch.int64):  # a mask is no index
             return None
