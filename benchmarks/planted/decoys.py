@@ -173,7 +173,3 @@ decoy(
     "decoy-control", fault="the network's own values and gradient, by the same detour", sound=True,
     make=lambda: AsIf(robust(), robust()), find=through(robust, restarts=2),
 )  # fmt: skip
-decoy(
-    "scaled-control", fault="a gradient that is a third of the right one: only its length is wrong", sound=True,
-    make=lambda: nn.Sequential(Backward(lambda g, x: g / 3), robust()), find=through(robust, restarts=2),
-)  # fmt: skip

@@ -70,7 +70,7 @@ class Planted:
 
     def distance(self, x_adv: Tensor) -> Tensor:
         """How far each of these images lies from its original, in the plant's norm."""
-        return NORMS[self.norm].norm((x_adv - self.images()[0]).double())
+        return NORMS[self.norm].norm(x_adv.double() - self.images()[0].double())
 
 
 def draws(model: nn.Module, x: Tensor, n: int, seed: int) -> Tensor:
