@@ -66,7 +66,12 @@ def _autoattack(version: str, model: nn.Module, x: Tensor, y: Tensor, epsilon: f
 
     attack = AutoAttack(model, norm=norm.capitalize(), eps=epsilon, version=version, seed=0)
     attack.verbose = False
-    return scored(model, attack.run_standard_evaluation(x, y), y)
+    with isolated(0), torch.no_grad():
+        others = model(x[:1]).shape[1] - 1
+    for targeted in (attack.apgd_targeted, attack.fab):  # they are made for ten classes
+        targeted.n_target_classes = min(targeted.n_target_classes, others)
+    x_adv, _ = attack.run_standard_evaluation(x, y)
+    return scored(model, x_adv, y)
 
 
 def torchattacks_eotpgd(model: nn.Module, x: Tensor, y: Tensor, epsilon: float, norm: str) -> Answer:

@@ -10,6 +10,7 @@ from benchmarks.planted.blocks import Apply, AsIf, Gated, KWinners, Sum
 from benchmarks.planted.digits import EPSILON, beside, cnn, digits, mlp, plain, robust, trained
 from benchmarks.planted.record import plant
 from benchmarks.planted.toys import PROTOTYPES, Linear, images, radius
+from graddiv.seeding import generator
 
 hidden = partial(plant, family="hidden", images=digits, epsilon=EPSILON)
 BOARD = (torch.arange(8)[:, None] + torch.arange(8)) % 2
@@ -67,7 +68,7 @@ def experts(soft: bool = False) -> nn.Module:
     return Experts(gate, plain(), robust(), soft=soft)
 
 
-PATTERN = torch.rand(28, 28, generator=torch.Generator().manual_seed(8)).round() * 2 - 1
+PATTERN = torch.rand(28, 28, generator=generator(8)).round() * 2 - 1
 
 
 def masked(threshold: float = 0.12) -> nn.Module:

@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.planted.attacks import through
-from benchmarks.planted.blocks import Apply, AsIf, Sum
+from benchmarks.planted.blocks import AsIf, Sum, rounded
 from benchmarks.planted.digits import EPSILON, beside, digits, mlp, plain, robust, trained
 from benchmarks.planted.record import plant
 from benchmarks.planted.toys import Linear, images, radius, shortest_way
+from graddiv.seeding import generator
 
 noisy = partial(plant, family="noise", images=digits, epsilon=EPSILON)
 
@@ -27,7 +28,7 @@ class HashSeeded(nn.Module):
         rows = []
         for image in x:
             seed = int((image.detach().double() * 1e6).sum().item()) % 2**31
-            rows.append(torch.randn(image.shape, generator=torch.Generator().manual_seed(seed)))
+            rows.append(torch.randn(image.shape, generator=generator(seed)))
         return self.inner(x + self.sigma * torch.stack(rows))
 
 
@@ -47,7 +48,7 @@ class OwnGenerator(Added):
 
     def __init__(self, inner: nn.Module, sigma: float) -> None:
         super().__init__(inner, sigma)
-        self.generator = torch.Generator().manual_seed(0)
+        self.generator = generator(0)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.inner(x + self.sigma * torch.randn(x.shape, generator=self.generator))
@@ -94,12 +95,24 @@ class Opposed(nn.Module):
     def __init__(self, inner: nn.Module, strength: float) -> None:
         super().__init__()
         self.inner, self.strength = inner, strength
-        self.direction = torch.randn(784, 10, generator=torch.Generator().manual_seed(6))
+        self.direction = torch.randn(784, 10, generator=generator(6))
 
     def forward(self, x: Tensor) -> Tensor:
         sign = 1.0 if float(torch.rand(())) < 0.5 else -1.0
         # a sine of the image: its slope is large, its value is bounded
         return self.inner(x) + sign * self.strength * torch.sin(20 * x.flatten(1) @ self.direction)
+
+
+class FewValues(nn.Module):
+    """One of four fixed patterns is added to the image."""
+
+    def __init__(self, inner: nn.Module, sigma: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.patterns = sigma * torch.randn(4, 1, 28, 28, generator=generator(9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x + self.patterns[int(torch.randint(len(self.patterns), ()))])
 
 
 class GradientNoise(nn.Module):
@@ -138,7 +151,7 @@ plant(
 noisy("hash-seeded", fault="noise seeded with the image", make=lambda: HashSeeded(plain(), 0.1), find=through(plain))
 noisy(
     "hash-seeded-beside", fault="the half that decides has noise seeded with the image, rounded", partial=True,
-    make=lambda: beside(HashSeeded(nn.Sequential(Apply(lambda x: (16 * x).round() / 16), plain()), 0.05)),
+    make=lambda: beside(HashSeeded(nn.Sequential(rounded(17), plain()), 0.05)),
     find=through(lambda: beside(plain())),
 )  # fmt: skip
 noisy(
@@ -165,6 +178,16 @@ noisy(
     make=lambda: Canceling(plain(), 20.0), find=through(plain),
 )  # fmt: skip
 noisy(
+    "few-values", fault="one of four fixed patterns is added to the image", random=True,
+    make=lambda: FewValues(plain(), 0.1), find=through(lambda: FewValues(plain(), 0.1), n=4),
+)  # fmt: skip
+noisy(
+    "few-values-rounded-beside", random=True, partial=True,
+    fault="one of four patterns is added before 8 gray values, in the half that decides; the other half is robust",
+    make=lambda: beside(FewValues(nn.Sequential(rounded(8), plain()), 0.1)),
+    find=through(lambda: beside(FewValues(plain(), 0.1)), n=4),
+)  # fmt: skip
+noisy(
     "opposed-signs", fault="a steep random function with either sign: it cancels in the mean", random=True,
     make=lambda: Opposed(plain(), 2.0), find=through(plain, lambda: Opposed(plain(), 2.0), n=4),
 )  # fmt: skip
@@ -181,7 +204,7 @@ noisy(
 )
 noisy(
     "noise-and-rounding", random=True, partial=True, fault="noise, then 8 gray values, beside a robust network",
-    make=lambda: beside(Added(nn.Sequential(Apply(lambda x: (7 * x).round() / 7), plain()), 0.1)),
+    make=lambda: beside(Added(nn.Sequential(rounded(8), plain()), 0.1)),
     find=through(lambda: beside(Added(plain(), 0.1)), n=4),
 )  # fmt: skip
 noisy(
