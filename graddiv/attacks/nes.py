@@ -1,4 +1,4 @@
-"""Gradients from queries alone: natural evolution strategies (Ilyas et al. 2018).  See docs/equations.md."""
+"""Gradients from queries alone: natural evolution strategies (Ilyas et al. 2018)."""
 
 import math
 from dataclasses import dataclass

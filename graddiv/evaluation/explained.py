@@ -98,7 +98,8 @@ def explained_share(
             D, P = D.mean(0, keepdim=True), P.mean(0, keepdim=True)
         error, size = (D - P).square().sum((0, 1)), D.square().sum((0, 1))
         share = (1 - error / size).nan_to_num(0.0, 0.0, 0.0).clamp_min(0)
-        found.append(torch.where(size > 1e-12, share, torch.nan))
+        rounding = 1e-5 * (1 + values[0].abs())
+        found.append(torch.where(size > rounding.square(), share, torch.nan))
     return torch.stack(found)
 
 

@@ -275,7 +275,7 @@ def _worst_images(
         # the rows of a network that is not pointwise depend on each other, so its batches stay whole
         rows = (left if target.F.pointwise else torch.ones_like(left)).nonzero().squeeze(1)
         x_adv, far, cost = attacked(target, cell, channels_last(x[rows]), y[rows], ids[rows], tell)
-        sure, doubtless, models = looked_at(target, x_adv, y[rows], cell.repeat, looks=len(order))
+        sure, doubtless, models = _looked_at(target, x_adv, y[rows], cell.repeat, looks=len(order))
         better = left[rows] & ((sure > surest[rows]) | doubtless)
         kept = rows[better]
         worst[kept], distance[kept] = x_adv[better], far[better]
@@ -288,17 +288,22 @@ def _worst_images(
     return worst, {"chosen": chosen, "ended": ended, "distance": distance, **found}
 
 
-def looked_at(
-    target: Target, x: Tensor, y: Tensor, repeat: int, looks: int
-) -> tuple[Float64[Tensor, " b"], Bool[Tensor, " b"], int]:
-    """Return the sureness of two ensembles, whether they are wrong beyond doubt, and how many models were asked."""
+def choosing(target: Target, x: Tensor, repeat: int) -> Float64[Tensor, "two n b c"]:
+    """The probabilities by the members of two ensembles that choose the worst attack, and judge no image."""
     seeds = [fold(target.seed, "choice", repeat, i) for i in range(2)]
     with torch.no_grad(), running_statistics(target.F):
         models = [models_of(target.F, target.n_ensemble, seed) for seed in seeds]
-        ensembles = [torch.stack([score(logits_from(f, x), "softmax") for f in each]) for each in models]
-    both = torch.cat(ensembles)
-    sure = sureness(both, y, len(ensembles[0]))
-    wrong = torch.stack([p.mean(0).argmax(1) != y for p in ensembles]).all(0)
+        return torch.stack([torch.stack([score(logits_from(f, x), "softmax") for f in each]) for each in models])
+
+
+def _looked_at(
+    target: Target, x: Tensor, y: Tensor, repeat: int, looks: int
+) -> tuple[Float64[Tensor, " b"], Bool[Tensor, " b"], int]:
+    """Return the sureness of two ensembles, whether they are wrong beyond doubt, and how many models were asked."""
+    ensembles = choosing(target, x, repeat)
+    both = ensembles.flatten(0, 1)
+    sure = sureness(both, y, ensembles.shape[1])
+    wrong = (ensembles.mean(1).argmax(2) != y).all(0)
     return sure, wrong & (sure > sure_enough(len(both), looks)), len(both)
 
 

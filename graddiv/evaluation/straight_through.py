@@ -22,7 +22,9 @@ LEAVING = frozenset(("numpy", "__array__", "tolist", "item", "__float__", "__int
 CASTS = frozenset(("to", "type", "type_as", "long", "int", "short", "char", "byte", "bool", "float", "double", "half"))
 ABOVE = frozenset(("gt", "ge", "greater", "greater_equal", "__gt__", "__ge__", "heaviside"))
 BELOW = frozenset(("lt", "le", "less", "less_equal", "__lt__", "__le__"))
-BOTH, EITHER, NOT = (frozenset(f"{how}_{what}" for how in ("logical", "bitwise")) for what in ("and", "or", "not"))
+BOTH = frozenset(("logical_and", "bitwise_and", "__and__"))
+EITHER = frozenset(("logical_or", "bitwise_or", "__or__"))
+NOT = frozenset(("logical_not", "bitwise_not", "__invert__"))
 TABLES = frozenset(("embedding", "index_select", "take", "__getitem__", "one_hot"))
 RESHAPING = frozenset(("reshape", "view", "flatten", "squeeze", "unsqueeze"))
 
