@@ -12,7 +12,6 @@ from torch.nn.functional import interpolate
 
 from graddiv.attacks import EOT, PGD
 from graddiv.diversity.gradients import input_gradient
-from graddiv.errors import GradDivError
 from graddiv.evaluation.inspection import Answer
 from graddiv.evaluation.run import Advance, Job
 from graddiv.evaluation.straight_through import WIDTHS
@@ -31,7 +30,8 @@ STEPS = (1, 2, 4, 8)  #: Parts after which changes are compared: epsilon/8, /4, 
 DRAWN = 2  #: Draws of noise that are replayed.
 SHIFTS = 8  #: Shifts over which the changes that a surrogate predicts are averaged: it stands for jumps by slopes.
 COARSENESS = (1, 4, None)  #: Sides, in pixels, of the squares of random directions; None: the whole image.
-EXPLAINED = 0.9  #: The least share with which a gradient counts as right.
+EXPLAINED = 0.85  #: A gradient is right if the lower end of its share's interval is this at least.
+FOLLOWED = 0.9  #: The least share, on a few images, with which the network's own gradient is followed.
 STANDS_IN = 0.75  #: The least share with which a surrogate may stand in for a wrong gradient.
 TRIED = 16  #: Images on which a surrogate is chosen.
 OWN = "network"
@@ -159,13 +159,13 @@ def follow(F: RandomizedNetwork, x: Tensor, y: Tensor, *, epsilon: float, geomet
         try:
             end = PGD(m=10, geometry=geometry)(EOT(seen, 2, fold(seed, "choice")), x, y, epsilon)
             found = explained_share(F, seen, x, y, [end, *across], shifts=shifts, width=epsilon / 2, seed=seed)
-        except (RuntimeError, GradDivError):  # a surrogate that cannot be differentiated is none
+        except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):  # what cannot be run is no surrogate
             return -1.0
         return float(torch.nan_to_num(torch.stack([found[0].nanmean(), found[1:].nanmean()])).min())
 
     try:
         steps = steps_without_gradient(F, x[:2])
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, ValueError, LookupError, AttributeError):
         steps = []
     candidates = {OWN: F}
     if steps:
@@ -173,7 +173,7 @@ def follow(F: RandomizedNetwork, x: Tensor, y: Tensor, *, epsilon: float, geomet
             f"{name} straight-through surrogate": straight_through_surrogate(F, w) for name, w in WIDTHS.items()
         }
     shares = {OWN: share(F, 1)}
-    right = shares[OWN] >= EXPLAINED
+    right = shares[OWN] >= FOLLOWED
     if not right:
         shares = {name: share(seen, SHIFTS) for name, seen in candidates.items()}
     best = OWN if right else max(shares, key=lambda name: shares[name])

@@ -94,7 +94,10 @@ class HandingOn(TorchFunctionMode):
         if name in ("max", "min") and hasattr(exact, "indices"):
             self._join(name, exact.indices, self._smooth(f"arg{name}", func, args, options, exact.indices))
             return exact
-        return self._join(name, exact, self._smooth(name, func, args, options, exact), args[0])
+        smooth = None
+        with suppress(RuntimeError, TypeError, ValueError, LookupError, AttributeError):  # not all take numbers instead
+            smooth = self._smooth(name, func, args, options, exact)
+        return self._join(name, exact, smooth, args[0] if args else None)
 
     def _in_place(self, func: Callable[..., Any], plain: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Change a tensor in place; a flat function, or a companion among its arguments, hands the gradient on."""
@@ -168,10 +171,7 @@ class HandingOn(TorchFunctionMode):
             return self._step(values[..., None], limits).sum(-1) if limits.dim() == 1 else None
         if name in TABLES and (found := self._looked_up(name, args, exact)) is not None:
             return found
-        if changed:
-            with suppress(RuntimeError, TypeError, ValueError, IndexError):  # not every function takes numbers instead
-                return func(*soft, **{**named, **({"dtype": None} if "dtype" in named else {})})
-        return None
+        return func(*soft, **{**named, **({"dtype": None} if "dtype" in named else {})}) if changed else None
 
     def _step(self, a: Any, b: Any) -> Tensor:
         """1 where a > b, with a slope whose width is a share of the spread of a - b."""

@@ -32,7 +32,9 @@ def test_the_estimate_of_a_linear_loss_is_the_gradient_seen_through_its_directio
 
 def test_many_queries_find_the_direction_of_the_gradient() -> None:
     here, module = problem(Fixed(Linear())), Linear()
-    true = torch.stack([(module.weight - module.weight[y])[_rival(module, x, int(y))] for x, y in zip(here.x0, here.y)])
+    true = torch.stack(
+        [(module.weight - module.weight[y])[_rival(module, x, int(y))] for x, y in zip(here.x0, here.y, strict=True)]
+    )
     few, many = (
         torch.cosine_similarity(NES(samples=k).estimate(here, here.x0, 0, 0.1).flatten(1), true, dim=1).mean()
         for k in (6, 300)
