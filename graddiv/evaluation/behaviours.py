@@ -267,13 +267,19 @@ def transfer_failure(evidence: Evidence) -> Answer:
 
 @behaviour("the gradient predicts the loss at the scale of the attack", needs="explained")
 def explained(evidence: Evidence) -> Answer:
-    """The share of the change of the margin that is explained: by the network's gradient, or by a good surrogate's."""
+    """Raised if the gradient predicts too little of the change of the margin between an image and the ball's edge.
+    Means: a part of the network hands on no gradient or a wrong one, so that attacks that follow it end too early.
+    Do: attack a version in which that part hands its true slope on; the audit's surrogates try to be one.
+    """
     return explanation(evidence["explained"], float(evidence["left"][0]), evidence.budget.tolerance)
 
 
 @behaviour("gradients find what attacks without them find", needs="families")
 def gradient_free(evidence: Evidence) -> Answer:
-    """No attack without gradients, by queries or by transfer, may break images that all others missed beyond chance."""
+    """Raised if attacks without gradients, by queries or by transfer, break images that all with gradients missed.
+    Means: gradients mislead, and a stronger attack without them would find more.
+    Do: trust the lower number; attack a version without the steps that mask the gradient.
+    """
     before, last = evidence["before_blind"], evidence.families[BLIND[-1]][-1]
     start, end = np.stack(before), np.stack(last.verdicts)
     lost, won = int((start.all(0) & ~end.any(0)).sum()), int((~start.any(0) & end.all(0)).sum())
@@ -286,7 +292,10 @@ def gradient_free(evidence: Evidence) -> Answer:
 
 @behaviour("doubling each family of attacks gains nothing that matters", needs="families", decisive=("fail",))
 def families(evidence: Evidence) -> Answer:
-    """The last doubling of attacks on surrogates, by transfer and by queries may gain half the tolerance at most."""
+    """Raised if the last doubling of attacks on surrogates, by transfer or by queries gains over half the tolerance.
+    Means: that family is not at its end, and the network is weaker than reported.
+    Do: audit with a larger budget.
+    """
     budget = evidence.budget
     doublings = doublings_of(evidence.families, budget.level)
     gains = ", ".join(
