@@ -12,6 +12,7 @@ from graddiv.errors import GradDivError
 from graddiv.records import (
     AttackRecord,
     ConcentrationRecord,
+    ExplainedRecord,
     GradientsRecord,
     JudgementRecord,
     MeasurementRecord,
@@ -36,7 +37,7 @@ from tests.helpers import no_type_checks
 
 record = attack_record
 
-OF_AUDITS = (JudgementRecord, TrajectoryRecord)
+OF_AUDITS = (ExplainedRecord, JudgementRecord, TrajectoryRecord)
 
 
 def save(path: Path, made: Record) -> None:
