@@ -18,6 +18,7 @@ from graddiv import store
 from graddiv.attacks import APGD, FGSM, PGD, Attack, RandomSearch, Square
 from graddiv.evaluation.budget import BUDGETS, Budget
 from graddiv.evaluation.inspection import BEHAVIOURS, Answer, Check, Item, Outcome, check
+from graddiv.evaluation.judgement import gain_bound
 from graddiv.evaluation.robustness import MODES, Cell, Mode, SourceNetwork, attack_all
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.evaluation.target import Target
@@ -29,6 +30,7 @@ SIGNIFICANCE = 0.01  #: A difference counts if chance alone gives such one-sided
 #: How many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Fewer examples cannot show any difference.
 MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
 TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
+SETTLED = 0.05  #: The probability with which a longer attack gains more than the bound that is given for it.
 LARGE_GAIN = 0.05  #: An attack that gains more than this share of the examples when made longer was far from converged.
 RARE, OFTEN = 0.02, 0.1  #: Shares of the images up to which a sign does not matter, and beyond which it is a failure.
 LAST = 0.25  #: The share of the steps that counts as the end of the attack.
@@ -201,16 +203,18 @@ def distortion(evidence: Evidence) -> Answer:
 
 
 def converged(evidence: Evidence, key: str) -> Answer:
-    """Compare the longest attack with the one before it."""
+    """Compare the longest attack with the one before it; the upper bound of its gain must be small."""
     ordered, numbers, curve = _curve(evidence[key], key)
     last = compare(*ordered[-2:])
-    numbers["last"] = last._asdict()
-    gain = last.accuracies[0] - last.accuracies[1]
-    verdict: Outcome = "pass" if not last.falls else "warn" if gain <= LARGE_GAIN else "fail"
-    said = f"accuracy {'still falls' if last.falls else 'has settled'} as {key} grows ({curve})"
-    if verdict == "pass" and last.right[0] < MIN_FLIPS:
-        verdict, said = "not enough evidence", said + TOO_FEW
-    return verdict, said, numbers
+    gain, bound = gain_bound(ordered[-2].verdicts, ordered[-1].verdicts, SETTLED)
+    numbers |= {"last": last._asdict(), "gain": gain, "bound": bound}
+    said = f"accuracy {'still falls' if last.falls else 'falls no further beyond chance'} as {key} grows ({curve})"
+    if last.falls:
+        return "warn" if gain <= LARGE_GAIN else "fail", said, numbers
+    if last.right[0] < MIN_FLIPS:
+        return "not enough evidence", said + TOO_FEW, numbers
+    said += f"; the last step gains at most {100 * bound:.1f} points"
+    return "pass" if bound <= LARGE_GAIN else "not enough evidence", said, numbers
 
 
 def _curve(records: Sequence[AttackRecord], key: str) -> tuple[list[AttackRecord], dict[str, Any], str]:
