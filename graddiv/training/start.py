@@ -70,7 +70,7 @@ def starting_state(start: StartSection) -> dict[str, Tensor]:
     """The network to start from, if it is the one that the recipe means."""
     if not Path(start.path).exists():
         raise GradDivError(
-            f"network.from: there is no {start.path}: copy the run that training starts from there, or name it by --from"
+            f"network.from: there is no {start.path}: copy the run that training starts from there, or use --from"
         )
     state = network_of(Path(start.path))
     if (found := state_hash(state)) != start.sha256:
