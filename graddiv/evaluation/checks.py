@@ -12,11 +12,12 @@ from torch.overrides import TorchFunctionMode
 
 from graddiv.diversity.gradients import ZERO, directions
 from graddiv.diversity.regularizers import mean_cosine
-from graddiv.evaluation.inspection import CHECKS, Answer, Inspection, Outcome, check, draws_by_itself
+from graddiv.evaluation.inspection import CHECKS, Answer, Inspection, Outcome, check
 from graddiv.evaluation.jobs import displaced
 from graddiv.geometry import per_example
 from graddiv.losses import soft_margin
 from graddiv.networks import SampleModel, running_statistics
+from graddiv.networks.foreign import CALLS, SURELY, draws_by_itself, sources
 from graddiv.networks.prediction import models_of
 from graddiv.networks.randomized import DROPOUT
 from graddiv.seeding import fold, generator
@@ -50,14 +51,11 @@ def scale(seen: Inspection) -> Answer:
 @check("the network is what it is said to be, random or not")
 def random(seen: Inspection) -> Answer:
     """Draws must differ if the network is declared random, and only then."""
-    # on images of noise, too: draws may agree on all images that are easy
-    noise = torch.rand(seen.near[0].shape, generator=generator(fold(seen.seed, "look", "elsewhere"))).to(seen.x)
-    z = torch.cat([seen.logits, torch.stack([seen.answer(f, noise) for f in seen.models])], 1)
+    z = seen.logits_of_draws
     different = len({tuple(row) for row in z.flatten(1).tolist()}) if seen.F.random else 1
     silent = [name for name, m in seen.F.named_modules() if isinstance(m, DROPOUT) and not m.training and m.p > 0]
-    native = not seen.F.random and draws_by_itself(seen.models[0], seen.F, seen.x[:2])
     numbers: dict[str, Any] = {"draws": len(z), "different": different, "dropout_layers": len(silent)}
-    if native:
+    if not seen.F.random and seen.draws:
         remedy = "pass randomize(module), which makes its noise a value that can be drawn again"
         return "fail", f"it is taken as deterministic, but two calls with the same input differ: {remedy}", numbers
     if seen.F.random and different == 1:
@@ -72,19 +70,24 @@ def random(seen: Inspection) -> Answer:
             remedy = "pass randomize(module) if it goes on drawing when the network answers, Dirac(module) if not"
             return "warn", f"{said}; {remedy}", numbers
         return "pass", said, numbers
-    return "pass", "deterministic: every call gives the same answer", numbers
+    return "pass", f"deterministic: {CALLS} calls gave the same answer, and {SURELY}", {**numbers, "calls": CALLS}
 
 
 @check("the same noise gives the same answer", decisive=("fail",))
 def replay(seen: Inspection) -> Answer:
     """A sample model is a function: two calls must return the same."""
-    again = seen.answer(seen.models[0], seen.x)
-    apart = float((again - seen.logits[0]).abs().max())
-    numbers = {"largest_difference": apart}
-    if apart > 1e-4 * (1 + float(again.abs().max())):
-        remedy = "draw from torch's, NumPy's or Python's global generators only, which can be set"
-        return "fail", f"two calls with the same noise differ by up to {apart:.3g}: {remedy}", numbers
-    return "pass", "noise that is drawn again gives the same function", numbers
+    z, again = (seen.answer(seen.models[0], seen.x, seed) for seed in (1, 2))
+    apart = float((again - z).abs().max())
+    numbers: dict[str, Any] = {"largest_difference": apart, "calls": CALLS}
+    if not seen.draws and apart <= 1e-4 * (1 + float(again.abs().max())):
+        return "pass", f"noise that is drawn again gives the same function: of {CALLS} calls, {SURELY}", numbers
+    said = f"calls with the same noise differ{f' by up to {apart:.3g}' if apart else ''}"
+    if not draws_by_itself(lambda x: seen.answer(seen.models[0], x, seed=1), seen.F, seen.x[:2]):
+        return "fail", f"{said}, since the module draws beside it: pass randomize(module)", numbers
+    numbers["sources"] = sources(seen.F)
+    which = ", ".join(numbers["sources"]) or "such as os.urandom, secrets, the clock, or a counter of calls"
+    remedy = "draw from torch's, NumPy's or Python's global generators only, which can be set"
+    return "fail", f"{said}, and some of it comes from where no seed reaches ({which}): {remedy}", numbers
 
 
 @check("an answer depends on its own image alone")

@@ -18,9 +18,9 @@ from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Bounds, unscaled
-from graddiv.evaluation.inspection import draws_by_itself
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
+from graddiv.networks.foreign import draws_by_itself
 from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
 from graddiv.networks.prediction import predict
 from graddiv.seeding import fold, generator, isolated
@@ -74,6 +74,34 @@ class Frozen(Adapted):
         return lambda x: torch.stack([f(x).log_softmax(1) for f in models]).logsumexp(0) - math.log(len(models))
 
 
+class Replayed(Adapted):
+    """A network that draws beside its noise: the noise is a seed, of its own and of what it asks the generators for."""
+
+    random, pointwise = True, False
+
+    def __init__(self, inner: RandomizedNetwork) -> None:
+        super().__init__(inner, lambda f, x: f(x))
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
+        return seed
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        assert isinstance(noise, int)
+        f = self.inner.bind(self.inner.draw(noise), theta)
+
+        def call(x: Tensor) -> Tensor:
+            with isolated(noise):
+                return f(x)
+
+        return call
+
+    def mean(self) -> None:
+        return None
+
+    def support(self) -> None:
+        return None
+
+
 class FunctionModule(nn.Module):
     """A function x -> logits as a module without parameters."""
 
@@ -124,7 +152,7 @@ def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwo
     x = x.to(next((p.device for p in module.parameters()), x.device))
     check_takes(module, x)
     with naming_the_shape(x):
-        return randomize(module) if draws_by_itself(module, module, x[:2]) else Dirac(module)
+        return randomize(module, active=()) if draws_by_itself(module, module, x[:2]) else Dirac(module)
 
 
 def dtype_of(model: Model) -> torch.dtype | None:
@@ -207,7 +235,12 @@ def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
     """The network as checks found it: made random if it draws, frozen if it does not."""
     if draws == F.random:
         return F
-    return randomize(F.module) if draws else Frozen(F, (F.draw(0),))
+    return replayed(F) if draws else Frozen(F, (F.draw(0),))
+
+
+def replayed(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with all that its calls draw as its noise."""
+    return randomize(F.module, active=()) if isinstance(F, Dirac) else Replayed(F)
 
 
 class _HandedOn(TorchFunctionMode):

@@ -71,7 +71,7 @@ WRONG_OUTPUTS = {
 def test_outputs_that_are_no_logits_are_refused(attack: Attack, wrong: str) -> None:
     change, message = WRONG_OUTPUTS[wrong]
     for view in (Changed(change), Given([Changed(change)])):
-        with no_type_checks(), pytest.raises(GradDivError, match=message):
+        with no_type_checks(), pytest.raises(GradDivError, match=re.sub(r"\b4\b", "[24]", message)):
             attack(view, X, Y, 0.1)
 
 
