@@ -89,7 +89,7 @@ def isolated(seed: int) -> Iterator[None]:
         try:
             random.setstate(random.Random(seed).getstate())
             np.random.set_state(np.random.RandomState(seed % 2**32).get_state())
-            # torch.manual_seed would also queue a seed for each kind of device that there is not, which takes far longer
+            # torch.manual_seed would also queue a seed for each kind of device that is absent, which takes far longer
             (torch.default_generator if device is None else torch.random).manual_seed(seed)
             yield
         finally:

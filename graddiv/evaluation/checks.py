@@ -20,7 +20,7 @@ from graddiv.networks import SampleModel, running_statistics
 from graddiv.networks.foreign import CALLS, SURELY, draws_by_itself, sources
 from graddiv.networks.prediction import models_of
 from graddiv.networks.randomized import DROPOUT
-from graddiv.seeding import fold, generator
+from graddiv.seeding import fold
 
 __all__ = ["CHECKS"]
 

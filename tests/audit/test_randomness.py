@@ -16,7 +16,7 @@ from graddiv import Dirac, GradDivWarning, bayesian, evaluate, randomize
 from graddiv.attacks import EOT, PGD
 from graddiv.evaluation.audit import examine
 from graddiv.evaluation.examples import examples_of
-from graddiv.evaluation.inspection import CHECKS, Inspection, Item
+from graddiv.evaluation.inspection import Item
 from graddiv.evaluation.models import Model, network_of
 from graddiv.networks import RandomizedNetwork
 from graddiv.networks.foreign import CALLS, draws_by_itself, sources
