@@ -19,7 +19,7 @@ from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.geometry import Geometry, Images, Labels, Linf, PerExample, per_example
 from graddiv.networks import SampleModel
 from graddiv.networks.foreign import draws_by_itself
-from graddiv.networks.inputs import HALF, check_labels, check_takes, naming_the_shape, plain
+from graddiv.networks.inputs import HALF, NO_ARRAY, check_labels, check_takes, naming_the_shape, plain
 from graddiv.registries import Count, check_fields
 from graddiv.seeding import fold, uniform
 
@@ -175,6 +175,11 @@ def explaining(problem: Problem) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        if NO_ARRAY in str(error):
+            raise GradDivError(
+                "the network makes arrays of tensors, where its gradient ends: attack it with Square, which needs no "
+                "gradient, or call .detach() before .numpy() to attack what is left of it"
+            ) from error
         if not isinstance(error, GradDivError):
             with naming_the_shape(problem.x0), torch.no_grad():
                 next(iter(problem.view(0)))(problem.x0[:1])

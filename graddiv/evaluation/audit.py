@@ -144,6 +144,7 @@ def examine(
         F = models.with_logits(F)
         found["logits"] = found["logits"].remedied("the audit takes their logarithm")._replace(verdict="warn")
     now = inspect(F)
+    F, found["numbers"] = models.answering(F, CHECKS["numbers"](now))
     checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
     if now.usable_gradients is not None:
         return F, F, checks

@@ -49,6 +49,14 @@ class Check(NamedTuple):
     def __call__(self, subject: Any) -> Item:
         return Item(self.title, *self.run(subject))
 
+    @property
+    def explanation(self) -> dict[str, str]:
+        """What the docstring of its function says, of the form `Raised if .. Means: .. Do: ..`, by these words."""
+        said = " ".join((getattr(self.run, "func", self.run).__doc__ or "").split())
+        raised, _, rest = said.partition(" Means: ")
+        means, _, remedy = rest.partition(" Do: ")
+        return {"Raised if": raised.removeprefix("Raised if "), "What it means": means, "What to do": remedy}
+
 
 #: Checks of a network, each a function of an `Inspection`, in the order in which they are made before any attack.
 CHECKS: Registry[Check] = Registry("check")
@@ -79,8 +87,9 @@ class Inspection:
 
     @cached_property
     def models(self) -> list[SampleModel]:
-        """Some sample models; one of a deterministic network."""
-        return list(models_of(self.F, DRAWS, fold(self.seed, "look")))
+        """Some sample models, only such as answer with numbers if there are any; one of a deterministic network."""
+        drawn = list(models_of(self.F, DRAWS, fold(self.seed, "look")))
+        return [f for f in drawn if not self.answer(f, self.near[0]).isnan().any()] or drawn
 
     @cached_property
     def logits(self) -> Float[Tensor, "n b c"]:
@@ -98,7 +107,7 @@ class Inspection:
         noise = torch.rand(x.shape, generator=generator(fold(self.seed, "look", "elsewhere"))).to(x)
         found, differ = list[Tensor](), False
         for f in models_of(self.F, CALLS, fold(self.seed, "look")):
-            found.append(self.answer(f, torch.cat([x, noise])))
+            found.append(self.answer(f, torch.cat([x, noise])).nan_to_num())
             differ = differ or not torch.equal(found[0], found[-1])
             if differ and len(found) >= DRAWS:
                 break
