@@ -83,8 +83,7 @@ def random(seen: Inspection) -> Answer:
 def replay(seen: Inspection) -> Answer:
     """Raised if two calls with the same noise differ.
     Means: common random numbers, ladders and a second scoring are not exact, since each call is another function.
-    Do: draw from the global generators of torch, NumPy or Python, or pass randomize(module); seed a generator of your
-    own.
+    Do: draw from the global generators of torch, NumPy or Python, which can be set, and pass randomize(module).
     """
     z, again = (seen.answer(seen.models[0], seen.x, seed).nan_to_num() for seed in (1, 2))
     apart = float((again - z).abs().max())

@@ -92,6 +92,7 @@ def test_logits_may_come_first_in_a_tuple_or_by_name(change: Callable[[Tensor], 
     assert torch.equal(PGD(m=2)(Given([f]), X, Y, 0.1), PGD(m=2)(f.module, X, Y, 0.1))
 
 
+@pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # finite differences see the rounding
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_logits_in_half_precision_are_taken_in_float32(dtype: torch.dtype) -> None:
     f = Changed(lambda z: z.to(dtype))
