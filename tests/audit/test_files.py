@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from graddiv import audit
 from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.evaluation.budget import BUDGETS
-from graddiv.evaluation.card import board, rescore
+from graddiv.evaluation.card import Audit, board, rescore
 from graddiv.evaluation.judgement import gain_bound, images_hash, worst_of
 from graddiv.geometry import NORMS
 from graddiv.records import JudgementRecord
@@ -93,19 +94,29 @@ def blocks(card: dict[str, Any]) -> list[list[dict[str, Any]]]:
     return [list(card["checks"].values()), card["indicators"]]
 
 
-def test_the_headline_follows_the_checks(card: dict[str, Any], tmp_path: Path) -> None:
-    """The same card with other verdicts, on a page."""
+@pytest.mark.parametrize(
+    ("shortcomings", "warnings", "verdict"),
+    [
+        (["x"], ["z"], "evidence insufficient"),
+        ([], ["z"], "evidence sufficient, with 1 warning"),
+        ([], ["z", "w"], "evidence sufficient, with 2 warnings"),
+        ([], [], "evidence sufficient"),
+    ],
+)
+def test_the_verdict_follows_the_checks(shortcomings: list[str], warnings: list[str], verdict: str) -> None:
+    found = SimpleNamespace(shortcomings=shortcomings, warnings=warnings, verdict=verdict)
+    assert Audit.verdict.fget(found) == verdict  # type: ignore[attr-defined]
+    reasons = [f"{verdict}: {text}" for text in shortcomings or warnings]
+    assert Audit.verdict_lines.fget(found) == (reasons or [verdict])  # type: ignore[attr-defined]
+
+
+def test_a_page_with_a_warning_and_an_attack_that_failed(card: dict[str, Any], tmp_path: Path) -> None:
     pictures = Pictures(*(np.zeros((2, 1, 6, 6), np.float32) for _ in range(2)), np.array([1, 2]), [1, 2], [1, 3])
-    cases = {
-        "evidence insufficient": ({"shortcomings": ["x: fail, y"], "warnings": ["z: warn, w"]}, "fail"),
-        "evidence sufficient, with 1 warning": ({"shortcomings": [], "warnings": ["z: warn, w"]}, "warn"),
-        "evidence sufficient": ({"shortcomings": [], "warnings": []}, "pass"),
-    }
-    for verdict, (found, colour) in cases.items():
-        html = write_page({**card, **found, "verdict": verdict}, pictures, {}, tmp_path).read_text(encoding="utf-8")
-        assert f'<span class="verdict-word {colour}">{verdict.capitalize()}.</span>' in html
-        assert ("No sign was found" in html) == (colour == "pass")
-        assert ("Z: warn, w." in html) == (colour == "warn")
+    verdict = {"shortcomings": [], "warnings": ["z: warn, w"], "verdict": "evidence sufficient, with 1 warning"}
+    html = write_page({**card, **verdict}, pictures, {}, tmp_path).read_text(encoding="utf-8")
+    assert '<span class="verdict-word warn">Evidence sufficient, with 1 warning.</span>' in html
+    assert "Z: warn, w." in html
+    assert "No sign was found" not in html
     assert '<span class="right">1</span> → <span class="right">1</span>' in html
     assert '<span class="right">2</span> → <span class="wrong">3</span>' in html
 
