@@ -181,7 +181,7 @@ class Audit:
         target, first = self.subject.target, slice(0, PICTURES)
         shown = [torch.from_numpy(x[first]).to(target.examples(first)[0]) for x in (clean.images, self.x_adv)]
         answers = [predict(target.F, x, n=target.n_ensemble, seed=target.seed).label.tolist() for x in shown]
-        pictures = Pictures(*(np.asarray(x[first]) for x in (clean.images, self.x_adv, clean.labels)), *answers)
+        pictures = Pictures(clean.images[first], self.x_adv[first], clean.labels[first], *answers)
         explained = {name: check.explanation for name, check in (*CHECKS.items(), *BEHAVIOURS.items())}
         return write_page(self.card, pictures, explained, out)
 

@@ -1,8 +1,8 @@
 """What each check of an audit says, for the terminal and for docs/checks.md: made from the docstrings of the checks."""
 
 from graddiv.errors import unknown
-from graddiv.evaluation.behaviours import BEHAVIOURS
-from graddiv.evaluation.checks import CHECKS
+from graddiv.evaluation import behaviours, checks  # noqa: F401 -- which register them
+from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS
 
 EVERY = "all"  #: Stands for every check: their page.
 INTRODUCTION = """# What each check says
@@ -28,9 +28,9 @@ def explain(name: str) -> str:
 def _page() -> str:
     """Every check, as Markdown."""
     parts = [INTRODUCTION]
-    for title, checks in (("Before the attacks", CHECKS), ("How the attacks behaved", BEHAVIOURS)):
+    for title, registry in (("Before the attacks", CHECKS), ("How the attacks behaved", BEHAVIOURS)):
         parts.append(f"## {title}\n")
-        for name, check in checks.items():
+        for name, check in registry.items():
             said = "\n".join(f"- **{what}**: {text}" for what, text in check.explanation.items() if text)
             decisive = " or ".join(check.decisive)
             sufficient = f"\n\nIf the verdict is {decisive}, the evidence is not sufficient." if decisive else ""

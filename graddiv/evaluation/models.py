@@ -33,7 +33,7 @@ _FLAT = ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn")
 #: Functions of torch that are flat almost everywhere: their gradient is 0 and says nothing.
 FLAT = frozenset(getattr(home, name) for home in (torch, Tensor) for name in _FLAT)
 CUTTING = frozenset({torch.detach, Tensor.detach})  #: Functions of torch that cut the graph.
-ARRAYS = frozenset({Tensor.numpy, Tensor.__array__})  #: Those that make an array, and refuse a tensor with a graph.
+ARRAYS: frozenset[Any] = frozenset((Tensor.numpy, Tensor.__array__))  #: Those that refuse a graph.
 NO_ANSWER = 30.0  #: How far the logit of no answer lies from the others.
 
 

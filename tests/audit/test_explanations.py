@@ -7,10 +7,8 @@ from typer.testing import CliRunner
 
 from graddiv.cli import app
 from graddiv.errors import GradDivError
-from graddiv.evaluation.behaviours import BEHAVIOURS
-from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.explanations import explain
-from graddiv.evaluation.inspection import Inspection, check
+from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS, Inspection, check
 from graddiv.registries import Registry
 from tests.markdown import DOCS
 
