@@ -116,8 +116,12 @@ def sources(module: nn.Module) -> list[str]:
 
 def _seen_by(function: object) -> dict[str, Any]:
     """What a function reads of the scopes around it, by name, and `os.urandom` by its own."""
+    function = getattr(function, "__func__", function)
     if not isinstance(function, FunctionType):
         return {}
-    read = inspect.getclosurevars(function)
-    seen = {**read.globals, **read.nonlocals}
-    return {**seen, **({"urandom": os.urandom} if os in seen.values() and "urandom" in read.unbound else {})}
+    try:
+        read = inspect.getclosurevars(function)
+    except ValueError:  # a name around it has no value yet
+        return {}
+    asked = any(value is os for value in read.globals.values()) and "urandom" in read.unbound
+    return {**read.globals, **read.nonlocals, **({"urandom": os.urandom} if asked else {})}
