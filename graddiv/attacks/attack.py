@@ -131,7 +131,7 @@ class Attack(ABC):
             raise GradDivError(f"x lies on {x0.device} and y on {y.device}: move one of them")
         if isinstance(F := getattr(view, "F", None), nn.Module):
             check_takes(F, x0)
-            if shown is not view and len(x0):
+            if len(x0) and not (shown is view and view.declared):
                 _warn_if_it_draws(F, next(iter(view(0))), x0[:2])
         check_labels(y, len(x0))
         _check_pixels(x0, *self.geometry.bounds)

@@ -175,7 +175,7 @@ def test_dropout_that_is_switched_off_stays_so_beside_other_noise() -> None:
 
 
 def test_a_direct_attack_on_a_module_that_draws_warns() -> None:
-    for module in (Chosen(), Noisy(Linear()), Dirac(Chosen())):
+    for module in (Chosen(), Noisy(Linear()), Dirac(Chosen()), EOT(Chosen(), 2)):
         with pytest.warns(GradDivWarning, match=r"attack EOT\(randomize\(module\), n=10\)"):
             PGD(m=1)(module, X, Y, 0.0)
     with warnings.catch_warnings():
