@@ -10,7 +10,7 @@ INTRODUCTION = """# What each check says
 `graddiv audit` makes these checks. `graddiv audit --explain NAME` prints an entry, by the names below, and the page of
 an audit has it beside each verdict. [How an audit is read](audit.md) explains the rest of a report.
 
-This page is made from the docstrings of the checks: `graddiv audit --explain all > docs/checks.md`.
+This page is made from the docstrings of the checks, by `graddiv audit --explain all`.
 """
 
 
