@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from graddiv.diversity.gradients import ZERO, directions
 from graddiv.diversity.regularizers import mean_cosine
-from graddiv.evaluation.inspection import CHECKS, Answer, Inspection, Outcome, check
+from graddiv.evaluation.inspection import CHECKS, DRAWS, Answer, Inspection, Outcome, check
 from graddiv.evaluation.jobs import displaced
 from graddiv.geometry import per_example
 from graddiv.losses import soft_margin
@@ -105,10 +105,10 @@ def numbers(seen: Inspection) -> Answer:
     Means: there is no answer; the audit counts each as a wrong one, and an attack may look for more.
     Do: look for roots and logarithms of 0, for divisions by it, and for numbers too large for half precision.
     """
-    x = seen.near[0] if seen.F.random else seen.x
-    answers = [seen.answer(f, x) for f in models_of(seen.F, CALLS, fold(seen.seed, "numbers"))]
-    missing = torch.stack([z.isnan().any(1) for z in answers])
-    draws, share = int(missing.any(1).sum()), float(missing.double().mean())
+    models = enumerate(models_of(seen.F, CALLS, fold(seen.seed, "numbers")))
+    answers = [seen.answer(f, seen.x if i < DRAWS else seen.x[:2]) for i, f in models]
+    missing = torch.stack([z.isnan().any(1).double().mean() for z in answers])
+    draws, share = int((missing > 0).sum()), float(missing.mean())
     found = {"draws": len(missing), "draws_with_nan": draws, "share_of_answers": share}
     if not draws:
         return "pass", "no logit is NaN", found

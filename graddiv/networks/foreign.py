@@ -85,7 +85,7 @@ def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]
     It stops at the first difference.  A call that asks a generator of torch, NumPy or Python shows by its state; while
     none was asked, only `calls` of the `CALLS` are compared.
     """
-    first, asked = None, False
+    last, asked = None, False
     for seed in range(CALLS):
         if seed >= calls and not asked:
             break
@@ -93,9 +93,9 @@ def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]
             before = states()
             answer = logits_of(f(x), type(module).__name__, len(x)).nan_to_num()  # NaN differs from itself
             asked = asked or states() != before
-        if first is not None and not torch.equal(first, answer):
+        if last is not None and not torch.equal(last, answer):
             return True
-        first = answer
+        last = answer
     return False
 
 
