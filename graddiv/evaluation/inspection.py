@@ -89,6 +89,8 @@ class Inspection:
     def models(self) -> list[SampleModel]:
         """Some sample models, only such as answer with numbers if there are any; one of a deterministic network."""
         drawn = list(models_of(self.F, DRAWS, fold(self.seed, "look")))
+        if len(drawn) == 1:
+            return drawn
         return [f for f in drawn if not self.answer(f, self.near[0]).isnan().any()] or drawn
 
     @cached_property
