@@ -64,7 +64,8 @@ def _apart(z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return the logit of the true class, and all logits with -inf in its place."""
     if z.shape[1] < 2:
         raise GradDivError(
-            f"the network has {z.shape[1]} class, expected at least 2: a single output z stands for the logits 0 and z"
+            f"the network has {z.shape[1]} class, expected at least 2: a single output z stands for the logits "
+            "torch.cat([0 * z, z], 1)"
         )
     if len(y) and not (y.min() >= 0 and y.max() < z.shape[1]):
         last = z.shape[1] - 1

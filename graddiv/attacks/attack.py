@@ -1,6 +1,7 @@
 """The base class of all attacks: it checks the input, runs restarts, and keeps the result inside ball and box."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -14,9 +15,11 @@ from torch import Tensor, nn
 
 from graddiv.attacks.view import View, as_view
 from graddiv.diversity.gradients import OBJECTIVES
-from graddiv.errors import GradDivError
+from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.geometry import Geometry, Images, Labels, Linf, PerExample, per_example
-from graddiv.networks.inputs import HALF, check_labels, check_takes, naming_the_shape, plain
+from graddiv.networks import SampleModel
+from graddiv.networks.foreign import draws_by_itself
+from graddiv.networks.inputs import HALF, NO_ARRAY, check_labels, check_takes, naming_the_shape, plain
 from graddiv.registries import Count, check_fields
 from graddiv.seeding import fold, uniform
 
@@ -128,10 +131,21 @@ class Attack(ABC):
             raise GradDivError(f"x lies on {x0.device} and y on {y.device}: move one of them")
         if isinstance(F := getattr(view, "F", None), nn.Module):
             check_takes(F, x0)
+            if len(x0) and not (shown is view and view.declared):
+                _warn_if_it_draws(F, next(iter(view(0))), x0[:2])
         check_labels(y, len(x0))
         _check_pixels(x0, *self.geometry.bounds)
         ids = torch.arange(len(x0), device=x0.device) if ids is None else ids.to(x0.device)
         return Problem(view, x0, y, _radii(epsilon, x0), ids, self.seed)
+
+
+def _warn_if_it_draws(module: nn.Module, f: SampleModel, x: Images) -> None:
+    """Warn where a module, which is attacked as one function, is another one at each call."""
+    with naming_the_shape(x):
+        draws = draws_by_itself(f, module, x, calls=2)
+    if draws:
+        said = "the network draws noise when it is called, and is attacked as if all calls were of one function"
+        warnings.warn(f"{said}: attack EOT(randomize(module), n=10) instead", GradDivWarning, stacklevel=4)
 
 
 def _check_pixels(x0: Tensor, low: float, high: float) -> None:
@@ -161,6 +175,11 @@ def explaining(problem: Problem) -> Iterator[None]:
     try:
         yield
     except (RuntimeError, TypeError, ValueError, LookupError) as error:
+        if NO_ARRAY in str(error):
+            raise GradDivError(
+                "the network makes arrays of tensors, where its gradient ends: attack it with Square, which needs no "
+                "gradient, or call .detach() before .numpy() to attack what is left of it"
+            ) from error
         if not isinstance(error, GradDivError):
             with naming_the_shape(problem.x0), torch.no_grad():
                 next(iter(problem.view(0)))(problem.x0[:1])

@@ -165,9 +165,10 @@ def measure(
 
 @command
 def audit(
-    model: str, /, *, data: str = "", epsilon: str = "", norm: str = "linf", budget: str = "quick",
+    model: str = "", /, *, data: str = "", epsilon: str = "", norm: str = "linf", budget: str = "quick",
     bounds: str = "", examples: int | None = None, name: str | None = None, about: list[str] = [],  # noqa: B006
-    peers: list[str] = [], out: Path | None = None, seed: int = 0, batch: int = 100, machine: Machine,  # noqa: B006
+    peers: list[str] = [], out: Path | None = None, seed: int = 0, batch: int = 100, explain: str = "",  # noqa: B006
+    machine: Machine,
 ) -> None:  # fmt: skip
     """Audit any stochastic (or deterministic) network: look, attack, and say what is proved and what is not.
 
@@ -177,11 +178,17 @@ def audit(
     """
     from graddiv.evaluation.audit import audit as carry_out
     from graddiv.evaluation.examples import read_examples
+    from graddiv.evaluation.explanations import explain as explained
     from graddiv.evaluation.measurements import l2_radius
     from graddiv.evaluation.models import load_model
     from graddiv.recipes import radius as radius_of_training
     from graddiv.runs import Run
 
+    if explain:
+        typer.echo(explained(explain))
+        return
+    if not model:
+        raise GradDivError("MODEL is missing, expected file.py:factory or the directory of a run")
     given, radius = load_model(model), number(epsilon) if epsilon else 8 / 255
     if isinstance(given, Path):
         data = data or Run(given).experiment.data.name
@@ -235,16 +242,14 @@ def board(
 
 
 def _print(found: "Audit") -> None:
-    """Print the checks that did not pass, how attacks behaved, and the three numbers."""
+    """Print what did not pass before the attacks and of how they behaved, the three numbers, and the verdict."""
     from graddiv.cli.show import interval_of, print_titled, print_verdicts
 
-    if odd := [item for item in found.checks.values() if item.verdict != "pass"]:
-        print_verdicts(odd, "Before the attacks: what was found")
-    print_verdicts(found.indicators, "How the attacks behaved")
+    print_verdicts([*found.checks.values()], "Before the attacks", fold=True)
+    print_verdicts(found.indicators, "How the attacks behaved", fold=True)
     rows = [(name, f"{100 * a.mean:.1f}", f"{100 * b.mean:.1f}", interval_of(b)) for name, a, b in found.rows]
     print_titled("Three numbers", ("", "clean %", "attacked %", "95 % over images"), rows)
-    for text in found.shortcomings:
-        typer.echo(f"evidence insufficient: {text}")
+    typer.echo("\n".join(found.verdict_lines))
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:

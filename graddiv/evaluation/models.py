@@ -18,10 +18,11 @@ from torch.overrides import TorchFunctionMode
 
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Bounds, unscaled
-from graddiv.evaluation.inspection import draws_by_itself
+from graddiv.evaluation.inspection import Item
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Theta, randomize, straight_through
 from graddiv.networks.ensemble import ensemble
-from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
+from graddiv.networks.foreign import draws_by_itself
+from graddiv.networks.inputs import HALF, NO_ARRAY, check_takes, naming_the_shape, running_statistics
 from graddiv.networks.prediction import predict
 from graddiv.seeding import fold, generator, isolated
 from graddiv.store import digest
@@ -32,6 +33,8 @@ _FLAT = ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn")
 #: Functions of torch that are flat almost everywhere: their gradient is 0 and says nothing.
 FLAT = frozenset(getattr(home, name) for home in (torch, Tensor) for name in _FLAT)
 CUTTING = frozenset({torch.detach, Tensor.detach})  #: Functions of torch that cut the graph.
+ARRAYS: frozenset[Any] = frozenset((Tensor.numpy, Tensor.__array__))  #: Those that refuse a graph.
+NO_ANSWER = 30.0  #: How far the logit of no answer lies from the others.
 
 
 def _of_inner(name: str) -> Any:
@@ -74,6 +77,34 @@ class Frozen(Adapted):
         return lambda x: torch.stack([f(x).log_softmax(1) for f in models]).logsumexp(0) - math.log(len(models))
 
 
+class Replayed(Adapted):
+    """A network that draws beside its noise: the noise is a seed, of its own and of what it asks the generators for."""
+
+    random, pointwise = True, False
+
+    def __init__(self, inner: RandomizedNetwork) -> None:
+        super().__init__(inner, lambda f, x: f(x))
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
+        return seed
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        assert isinstance(noise, int)
+        f = self.inner.bind(self.inner.draw(noise), theta)
+
+        def call(x: Tensor) -> Tensor:
+            with isolated(noise):
+                return f(x)
+
+        return call
+
+    def mean(self) -> None:
+        return None
+
+    def support(self) -> None:
+        return None
+
+
 class FunctionModule(nn.Module):
     """A function x -> logits as a module without parameters."""
 
@@ -94,6 +125,23 @@ def network_of(
     model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None = None, device: torch.device | None = None
 ) -> GivenModel:
     """Make a randomized network of a model; images x, as it takes them, show whether a module draws by itself."""
+    given = _network_of(model, x, data_root, device)
+    return given._replace(F=with_arrays(given.F)) if _makes_arrays(given.F, x[:2]) else given
+
+
+def _makes_arrays(F: RandomizedNetwork, x: Float[Tensor, "b ..."]) -> bool:
+    """Whether a call fails because it makes an array of a tensor that has a graph."""
+    try:
+        with torch.enable_grad(), running_statistics(F), isolated(0):
+            F.bind(F.draw(0))(x.detach().to(F.device).requires_grad_())
+    except Exception as error:  # any other is told by who calls the network next
+        return NO_ARRAY in str(error)
+    return False
+
+
+def _network_of(
+    model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None, device: torch.device | None
+) -> GivenModel:
     if isinstance(model, str | Path):
         from graddiv.runs import Run
 
@@ -124,7 +172,7 @@ def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwo
     x = x.to(next((p.device for p in module.parameters()), x.device))
     check_takes(module, x)
     with naming_the_shape(x):
-        return randomize(module) if draws_by_itself(module, module, x[:2]) else Dirac(module)
+        return randomize(module, active=()) if draws_by_itself(module, module, x[:2]) else Dirac(module)
 
 
 def dtype_of(model: Model) -> torch.dtype | None:
@@ -203,11 +251,59 @@ def with_gradients(F: RandomizedNetwork) -> RandomizedNetwork:
     return Adapted(F, call)
 
 
+def with_no_answer(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with a class more, no answer, where a logit is NaN: it is no label, so that the answer is wrong."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        z = f(x)
+        missing = z.isnan().any(1, keepdim=True)
+        z = torch.where(missing, 0.0, z)
+        other = torch.where(missing, NO_ANSWER, z.detach().amin(1, keepdim=True) - NO_ANSWER)
+        return torch.cat([z, other], 1)
+
+    return Adapted(with_gradients(F), call)
+
+
+def answering(F: RandomizedNetwork, numbers: Item) -> tuple[RandomizedNetwork, Item]:
+    """The network, in which NaN is a wrong answer if some answers are NaN; the check of it, told so."""
+    if numbers.verdict == "fail":
+        raise GradDivError(numbers.sentence)
+    if numbers.verdict == "pass":
+        return F, numbers
+    return with_no_answer(F), numbers.remedied("each counts as a wrong answer")
+
+
+class _Detached(TorchFunctionMode):
+    """While active, the gradient ends where an array is made: x.numpy() is x.detach().numpy()."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in ARRAYS:  # not by `detach`, which another mode may take for the identity
+            args = (args[0].data, *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def with_arrays(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network, which may make arrays of tensors: its gradient is that of the other ways to its output."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        with _Detached():
+            return f(x)
+
+    return Adapted(F, call)
+
+
 def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
     """The network as checks found it: made random if it draws, frozen if it does not."""
     if draws == F.random:
         return F
-    return randomize(F.module) if draws else Frozen(F, (F.draw(0),))
+    return replayed(F) if draws else Frozen(F, (F.draw(0),))
+
+
+def replayed(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with all that its calls draw as its noise."""
+    return randomize(F.module, active=()) if isinstance(F, Dirac) else Replayed(F)
 
 
 class _HandedOn(TorchFunctionMode):
@@ -228,7 +324,7 @@ def straight_through_surrogate(F: RandomizedNetwork) -> RandomizedNetwork:
     """The network with every flat function of torch (rounding, signs) as a straight-through step; its answers stay."""
 
     def call(f: SampleModel, x: Tensor) -> Tensor:
-        with _HandedOn():
+        with _HandedOn(), _Detached():
             return f(x)
 
     return Adapted(F, call)

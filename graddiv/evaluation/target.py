@@ -17,9 +17,9 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
 from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
 from graddiv.evaluation.run import Advance, Job
-from graddiv.networks import RandomizedNetwork
-from graddiv.networks.inputs import naming_the_shape
-from graddiv.networks.prediction import N_ENSEMBLE, predict
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.inputs import check_takes, naming_the_shape
+from graddiv.networks.prediction import N_ENSEMBLE, models_of, predict
 from graddiv.performance import channels_last
 from graddiv.records import AttackRecord, MeasurementRecord, Record
 from graddiv.seeding import isolated
@@ -61,8 +61,9 @@ class Target:
             F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds)).F, data.bounds)
         target = cls(F, data, **settings)
         first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
-        with naming_the_shape(first):
-            predict(F, first, n=1)
+        with naming_the_shape(first), torch.no_grad(), running_statistics(F), isolated(0):
+            check_takes(F, first)
+            next(models_of(F, 1, seed=0))(first)
         return target
 
     @property

@@ -83,6 +83,8 @@ def test_a_damaged_file_is_refused(damage: Callable[[bytes], bytes], tmp_path: P
         (Linear().half(), r"parameters of torch\.float16"),
         (nn.Linear(5, 4), r"cannot be called with images of shape \(1, 6, 6\)"),
         (lambda x: x.sum(), r"returned \(\) for 2 inputs"),
+        (lambda x: x.flatten(1).sum(1), r"returned \(2,\) .*one number z for each is torch\.stack\(\[0 \* z, z\], 1\)"),
+        (lambda x: x.astype(float), r"cannot be called with images .*: 'Tensor' object has no attribute 'astype'"),
     ],
 )
 def test_models_that_are_none(model: Any, message: str) -> None:
