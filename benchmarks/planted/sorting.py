@@ -48,17 +48,17 @@ def looked_up(soft: bool = False) -> nn.Module:
 
 
 class Pooled(nn.Module):
-    """Windows of 2 x 2 pixels by a table of 4 gray values of their largest, beside the image's mean."""
+    """The largest pixel of each window of 2 x 2, as one of 8 gray values that a table has."""
 
     def __init__(self, *, soft: bool = False) -> None:
         super().__init__()
-        self.soft, self.values = soft, torch.tensor([0.0, 0.35, 0.7, 1.0])
+        self.soft, self.values = soft, torch.linspace(0, 1, 8)
 
     def forward(self, x: Tensor) -> Tensor:
         top = nn.functional.max_pool2d(x, 2)
         if self.soft:
             return nn.functional.interpolate(top, scale_factor=2)
-        table = self.values[(4 * top).long().clamp_max(3)]
+        table = self.values[(8 * top).long().clamp_max(7)]
         return nn.functional.interpolate(table, scale_factor=2)
 
 
