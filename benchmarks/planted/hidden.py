@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from benchmarks.planted.attacks import through
 from benchmarks.planted.blocks import Apply, AsIf, Gated, KWinners, Sum
-from benchmarks.planted.digits import EPSILON, beside, cnn, digits, mlp, plain, robust, trained
+from benchmarks.planted.digits import EPSILON, beside, cnn, digits, plain, robust, trained
 from benchmarks.planted.record import plant
 from benchmarks.planted.toys import PROTOTYPES, Linear, images, radius
 from graddiv.seeding import generator
@@ -233,7 +233,6 @@ hidden(
     find=through(lambda: Gated(frame, 0.03, robust(), blend(), slope=100.0), restarts=2),
 )  # fmt: skip
 hidden(
-    "sigmoid-control", fault="a network whose activations are sigmoids instead of winners", sound=True,
-    make=lambda: trained("sigmoids", lambda: mlp(activation=nn.Sigmoid), epsilon=0.15, epochs=5),
-    find=through(lambda: trained("sigmoids", lambda: mlp(activation=nn.Sigmoid), epsilon=0.15, epochs=5), restarts=2),
+    "winners-control", fault="the same network with all activations, at a radius that leaves it half", sound=True,
+    make=plain, find=through(plain, restarts=2), epsilon=0.05,
 )  # fmt: skip
