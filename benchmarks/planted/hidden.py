@@ -114,14 +114,14 @@ class Jittered(nn.Module):
 
 def soft_threshold() -> nn.Module:
     """A slope in place of the mean of the random thresholds below."""
-    return Apply(lambda x: torch.sigmoid(12 * (x - 0.25)))
+    return Apply(lambda x: torch.sigmoid(20 * (x - 0.125)))
 
 
 class Thresholded(nn.Module):
     """Each pixel is black or white, by a threshold drawn at each call."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x > 0.1 + 0.3 * torch.rand(())).to(x.dtype)
+        return (x > 0.05 + 0.15 * torch.rand(())).to(x.dtype)
 
 
 plant(
@@ -233,6 +233,6 @@ hidden(
     find=through(lambda: Gated(frame, 0.03, robust(), blend(), slope=100.0), restarts=2),
 )  # fmt: skip
 hidden(
-    "winners-control", fault="the same network with all activations, at a radius that leaves it half", sound=True,
+    "winners-control", fault="the same network with all activations, at a radius that leaves it most", sound=True,
     make=plain, find=through(plain, restarts=2), epsilon=0.05,
 )  # fmt: skip

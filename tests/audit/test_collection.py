@@ -51,7 +51,7 @@ def test_the_truth_is_what_fresh_draws_say(name: str) -> None:
     assert accuracy(planted, truth.x_adv) == pytest.approx(truth.accuracy, abs=0.05 if planted.random else 0)
     assert truth.lower <= truth.accuracy
     if planted.partial:
-        assert truth.accuracy <= clean - 0.5, "so little is left that whoever believes in the gradient is far off"
+        assert truth.accuracy <= clean - 0.4, "so little is left that whoever believes in the gradient is far off"
 
 
 @pytest.mark.parametrize(
