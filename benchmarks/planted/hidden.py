@@ -90,11 +90,9 @@ def largest(share: float) -> nn.Module:
     return KWinners(share)
 
 
-def winners(share: float, seen: float | None = None, epsilon: float = 0.0) -> nn.Module:
+def winners(share: float, seen: float | None = None) -> nn.Module:
     """A network with k winners; `seen` is the share that the attacker lets win."""
-    module = trained(
-        f"winners-{share}-{epsilon}", lambda: cnn(activation=lambda: KWinners(share)), epsilon=epsilon, epochs=5
-    )
+    module = trained(f"winners-{share}", lambda: cnn(activation=lambda: KWinners(share)), epochs=5)
     for layer in module.modules():
         if isinstance(layer, KWinners):
             layer.share = seen or share
@@ -188,11 +186,6 @@ for share in (0.05, 0.15):
             queries=500,
         ),
     )  # fmt: skip
-hidden(
-    "winners-10-adversarial", fault="10 % of the activations win; trained adversarially by the gradient of winners",
-    make=lambda: winners(0.1, epsilon=0.2), partial=True,
-    find=through(lambda: Jittered(winners(0.1, epsilon=0.2)), lambda: winners(0.1, 0.3, epsilon=0.2), n=6, queries=500),
-)  # fmt: skip
 hidden(
     "sparsified", fault="only the brightest eighth of the pixels is seen", partial=True,
     make=lambda: nn.Sequential(largest(0.125), on_largest()),
