@@ -43,14 +43,22 @@ class Aimed(View):
 
 
 def at_class(view: View, y: Labels, target: int | Labels, objective: str) -> Aimed:
-    """Aim at images that are taken for the class `target`: s = the objective's score with the target as the label."""
+    """Aim at images that are taken for the class `target`: s = the objective's score with the target as the label.
+
+    Of the DLR loss the targeted form, which also has a gradient where the target is the third of the classes.
+    """
     wanted = torch.full_like(y, target) if isinstance(target, int) else plain("target", target).to(y.device)
     if wanted.dtype != torch.int64 or wanted.shape != y.shape:
         shape = f"shape {tuple(wanted.shape)} and type {wanted.dtype}"
         raise GradDivError(f"target has {shape}, expected a class, or one int64 class for each of {len(y)} examples")
     if own := int((wanted == y).sum()):
         raise GradDivError(f"target is the label of {own} of {len(y)} examples, expected another class")
-    return Aimed(view, lambda z: OBJECTIVES[objective].s(z, wanted))
+
+    def dlr_at(z: Tensor) -> Tensor:
+        margin(z, wanted)  # raises an error for a target that is no class
+        return -targeted_dlr(z, z.scatter(1, wanted[:, None], -torch.inf).argmax(1), wanted)
+
+    return Aimed(view, dlr_at if objective == "dlr" else lambda z: OBJECTIVES[objective].s(z, wanted))
 
 
 def at_likeliest(view: View, x0: Images, y: Labels, objective: str, count: int) -> list[Aimed]:
@@ -62,9 +70,9 @@ def at_likeliest(view: View, x0: Images, y: Labels, objective: str, count: int) 
     margin(z, y)  # raises an error for labels that are no class
     ranks = z.scatter(1, y[:, None], -torch.inf).topk(min(count, z.shape[1] - 1), dim=1).indices
 
-    def before(t: Labels) -> ScoreOf:
+    def ahead_of(t: Labels) -> ScoreOf:
         if objective == "dlr":
             return lambda z: -targeted_dlr(z, y, t)
         return lambda z: (z.gather(1, y[:, None]) - z.gather(1, t[:, None])).squeeze(1)
 
-    return [Aimed(view, before(t)) for t in ranks.unbind(1)]
+    return [Aimed(view, ahead_of(t)) for t in ranks.unbind(1)]
