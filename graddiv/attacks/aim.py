@@ -12,7 +12,7 @@ from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Labels
 from graddiv.losses import margin, targeted_dlr
 from graddiv.networks import SampleModel
-from graddiv.networks.inputs import plain
+from graddiv.networks.inputs import numbers
 
 ScoreOf = Callable[[Float[Tensor, "b c"]], Float[Tensor, " b"]]  #: how far the target is behind; below 0: reached
 ON_TWO_CLASSES = {"ce": "likelihood", "ensemble": "ensemble"}
@@ -47,7 +47,7 @@ def at_class(view: View, y: Labels, target: int | Labels, objective: str) -> Aim
 
     Of the DLR loss the targeted form, which also has a gradient where the target is the third of the classes.
     """
-    wanted = torch.full_like(y, target) if isinstance(target, int) else plain("target", target).to(y.device)
+    wanted = torch.full_like(y, target) if isinstance(target, int) else numbers("target", target).to(y.device)
     if wanted.dtype != torch.int64 or wanted.shape != y.shape:
         shape = f"shape {tuple(wanted.shape)} and type {wanted.dtype}"
         raise GradDivError(f"target has {shape}, expected a class, or one int64 class for each of {len(y)} examples")

@@ -30,7 +30,7 @@ from graddiv.geometry import (
     in_bytes,
     per_example,
 )  # fmt: skip
-from graddiv.networks.inputs import HALF, check_labels, check_takes, naming_the_shape, plain
+from graddiv.networks.inputs import HALF, check_labels, check_takes, naming_the_shape, numbers
 from graddiv.registries import MOST, Count, Range, check_fields
 from graddiv.seeding import fold, uniform
 
@@ -169,7 +169,7 @@ class Attack(ABC):
         self, shown: View | nn.Module, x0: Tensor, y: Tensor, epsilon: float | Tensor, ids: Tensor | None
     ) -> Problem:
         """Check all arguments, and return them in the form in which attacks use them."""
-        view, x0, y = as_view(shown), plain("x", x0), plain("y", y)
+        view, x0, y = as_view(shown), numbers("x", x0), numbers("y", y)
         if not x0.is_floating_point() or x0.dtype in HALF:
             how = "convert it with x.float(), or bytes with x.float() / 255"
             raise GradDivError(f"x is of {x0.dtype}, expected float32 or float64: {how}")
@@ -179,7 +179,7 @@ class Attack(ABC):
             check_takes(F, x0)
         check_labels(y, len(x0))
         _check_pixels(x0, *self.geometry.bounds)
-        ids = torch.arange(len(x0), device=x0.device) if ids is None else plain("ids", ids).to(x0.device)
+        ids = torch.arange(len(x0), device=x0.device) if ids is None else numbers("ids", ids).to(x0.device)
         radius = _radii(epsilon, x0, self.geometry)
         self._hint(radius)
         return Problem(view, x0, y, radius, ids, self.seed)

@@ -87,7 +87,7 @@ class CW(MinimalAttack):
     """
 
     geometry: Geometry = L2()  # noqa: RUF009 -- frozen, so safely shared
-    m: Count = 900  #: iterations of Adam, shared among the values of c
+    m: Count = 9000  #: iterations of Adam, shared among the values of c
     searches: Count = 9  #: how many values of c are tried; 9 as in the authors' code, and so are the next three
     c: Positive = 1e-3  #: the first of them
     lr: Positive = 0.01  #: step size of Adam

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -43,6 +44,19 @@ def plain(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise GradDivError(f"{name} is of type {type(value).__name__}, expected a tensor: torch.as_tensor({name})")
     return value.detach().clone() if value.is_inference() else value.detach()
+
+
+def numbers(name: str, value: object) -> Tensor:
+    """A plain tensor, also of the numbers in a list or an array."""
+    if isinstance(value, list | tuple | np.ndarray):
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError):
+            words = [each for each in value if isinstance(each, str)]
+            wrong = f"words such as {str(words[0])!r}" if words else "what is no rectangle of numbers"
+            wanted = "numbers of classes, in the order of the network's outputs" if name == "y" else "numbers"
+            raise GradDivError(f"{name} holds {wrong}, expected {wanted}") from None
+    return plain(name, value)
 
 
 def check_takes(module: nn.Module, x: Tensor) -> None:
