@@ -46,8 +46,9 @@ class FMN(MinimalAttack):
     """x_{k+1} = x_k + a_k g/|g|_2, projected to the ball of radius e_k and to the box; g is the gradient of the margin.
 
     The radius follows the boundary: e_{k+1} = (1 - c_k) e_k, and at most the least distance of an adversarial point,
-    where x_k is adversarial; (1 + c_k) e_k where an earlier point was; until then (1 + c_k) times |x_k - x0|_p plus the
-    distance to the boundary linearized at x_k.  a_k falls from step to step / 100 and c_k from gamma to 0.001, as a cosine.
+    where x_k is adversarial; (1 + c_k) e_k where an earlier point was; until then (1 + c_k) times |x_k - x0|_p plus
+    the distance to the boundary linearized at x_k.  As a cosine, a_k falls from step to step / 100 and c_k from gamma
+    to 0.001.  Where each iteration has models of its own, the latest adversarial point stands for the nearest one.
     """
 
     m: Count = 100  #: iterations; the three defaults are foolbox's
@@ -66,12 +67,13 @@ class FMN(MinimalAttack):
             margins, g = view.margin(first + k, x, y)
             length, fooled = self.geometry.norm(x - x0), margins > 0
             pool.offer(first + k, x, margins, x - x0)
-            nearest, found = torch.where(fooled, nearest.minimum(length), nearest), found | fooled
+            nearest = torch.where(fooled, length if view.fresh else nearest.minimum(length), nearest)
+            found = found | fooled
             slope: Tensor = torch.linalg.vector_norm(g.flatten(1), ord=self.geometry.q, dim=1)
             share = (1 + math.cos(math.pi * k / self.m)) / 2
             a, c = self.step * (0.01 + 0.99 * share), 0.001 + (self.gamma - 0.001) * share
             to_boundary = length + margins.abs() / slope.clamp_min(torch.finfo(x.dtype).tiny)
-            wider = (1 + c) * torch.where(found, ball, to_boundary)
+            wider = (1 + c) * torch.where(found & (ball > 0), ball, to_boundary)
             ball = torch.where(fooled, ((1 - c) * ball).minimum(nearest), wider).minimum(farthest)
             x = self.geometry.project(x + L2().steepest(g, torch.full_like(ball, a)), x0, ball)
             problem.tick()

@@ -31,10 +31,10 @@ def test_iterations_have_a_name(attack: Callable[..., Any]) -> None:
 def test_a_radius_beyond_the_box_is_refused() -> None:
     x, y = images(3), labels(3)
     with pytest.raises(GradDivError, match=r"epsilon is 8, expected at most 1, .*: 8/255 = 0\.03137 perhaps\?"):
-        PGD(m=1)(convnet(), x, y, 8)
-    PGD(m=1)(convnet(), x, y, 1)
+        PGD(m=1)(convnet(), x, y, 8.0)
+    PGD(m=1)(convnet(), x, y, 1.0)
     PGD(L2(), m=1)(convnet(), x, y, 6.0)  # 6 x 6 pixels
-    with pytest.raises(GradDivError, match="epsilon is 6.1, expected at most 6"):
+    with pytest.raises(GradDivError, match=r"epsilon is 6\.1, expected at most 6"):
         PGD(L2(), m=1)(convnet(), x, y, 6.1)
 
 
