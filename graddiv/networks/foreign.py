@@ -3,7 +3,7 @@
 import inspect
 import os
 import random
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import FunctionType, ModuleType
 from typing import Any
 
@@ -64,7 +64,7 @@ class ForeignNetwork(RandomizedNetwork):
         return logits
 
 
-def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOUT) -> ForeignNetwork:
+def randomize(module: nn.Module, *, active: type[nn.Module] | Iterable[type[nn.Module]] = DROPOUT) -> ForeignNetwork:
     """Make a `RandomizedNetwork` of any stochastic module that draws from the global random state when called.
 
         F = randomize(model)  # a module with dropout, say
@@ -74,9 +74,12 @@ def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOU
     random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work unchanged.
 
     module: the network.
-    active: the types of layers that must go on drawing in eval mode; dropout of all kinds by default.
+    active: the type or types of layers that must go on drawing in eval mode; dropout of all kinds by default.
     """
-    return ForeignNetwork(module, active)
+    types = (active,) if isinstance(active, type) else tuple(active)
+    if odd := [each for each in types if not (isinstance(each, type) and issubclass(each, nn.Module))]:
+        raise GradDivError(f"active holds {odd[0]!r}, expected types of layers, such as nn.Dropout")
+    return ForeignNetwork(module, types)
 
 
 def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."], calls: int = CALLS) -> bool:

@@ -47,6 +47,19 @@ def plain(name: str, value: object) -> Tensor:
     return value.detach().clone() if value.is_inference() else value.detach()
 
 
+def numbers(name: str, value: object) -> Tensor:
+    """A plain tensor, also of the numbers in a list or an array."""
+    if isinstance(value, list | tuple | np.ndarray):
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError):
+            words = [each for each in value if isinstance(each, str)]
+            wrong = f"words such as {str(words[0])!r}" if words else "what is no rectangle of numbers"
+            wanted = "numbers of classes, in the order of the network's outputs" if name == "y" else "numbers"
+            raise GradDivError(f"{name} holds {wrong}, expected {wanted}") from None
+    return plain(name, value)
+
+
 def check_takes(module: nn.Module, x: Tensor) -> None:
     """Refuse images that the parameters of a network cannot be multiplied with, and parameters without gradients."""
     if not (parameters := [p for p in (*module.parameters(), *module.buffers()) if p.is_floating_point()]):

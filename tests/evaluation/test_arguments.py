@@ -121,8 +121,9 @@ def test_a_network_without_gradients_is_refused_by_those_who_need_them(attack: A
         (network().half(), X, "the network has parameters of torch.float16, in which small steps"),
         (network().bfloat16(), X, "the network has parameters of torch.bfloat16"),
         (network(), X.to("meta"), "x lies on meta and y on cpu"),
-        (network(), X.numpy(), "x is of type ndarray, expected a tensor"),
-        (network(), X.tolist(), "x is of type list, expected a tensor"),
+        (network(), X.double().numpy(), "x is of torch.float64 and the network of torch.float32"),
+        (network(), [X.tolist(), [1.0]], "x holds what is no rectangle of numbers, expected numbers"),
+        (network(), None, "x is of type NoneType, expected a tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
