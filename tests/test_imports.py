@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "graddiv"
 
 LAYERS = [  # from the ground up; a part of the package may import itself and lower layers
-    {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records"}
+    {"errors", "seeding", "geometry", "losses", "performance", "distributed", "store", "records", "references"}
     | {"registries", "progress", "moved"},  # these may import each other
     {"networks"},
     {"diversity"},

@@ -91,13 +91,12 @@ def tune(
 
 def _prepare(experiment: "Experiment", machine: Machine) -> str:
     """Check that the data set is here; run the network for two seconds and return an estimate of the training time."""
-    from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration, training_seconds
     from graddiv.performance import keep_memory
 
-    source, root = SOURCES[experiment.data.name], machine.data_root
+    source, root = experiment.data.source, machine.data_root
     if any(locate(source, file, root) is None for file in source.files.get("train", ())):
         raise GradDivError(
             f"data set '{source.name}' is missing: get it with '{fetch_command(source, root)}', or take mnist-mini, "
