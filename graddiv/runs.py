@@ -192,7 +192,8 @@ def name_own(values: Mapping[str, Any]) -> None:
         table = values.get(section)
         path = table.get(key) if isinstance(table, dict) else None
         if isinstance(table, dict) and isinstance(path, str) and (is_code(path) or path.endswith(".npz")):
-            table |= {"file": {"path": path}, key: name_of(path)}
+            named = table.get("file") if isinstance(table.get("file"), str) else {"path": path}  # set beside the name
+            table |= {"file": named, key: name_of(path)}
 
 
 def at_home(values: dict[str, Any], folder: Path) -> dict[str, Any]:

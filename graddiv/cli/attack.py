@@ -102,9 +102,11 @@ def attack(models: list[str], /, attacks: Attacks, evaluation: Evaluation, machi
                 directories.append(session.directory or Path())
     print_records(found)
     given = {"n": attacks.n, "m": attacks.m, "restarts": attacks.restarts, "epsilon": evaluation.epsilon}
-    several = [name for name, text in given.items() if len(words(text)) > 1] + ["lam"] * (len(models) > 1)
+    records = [record for record in found if isinstance(record, AttackRecord)]
+    several = [name for name, text in given.items() if len(words(text)) > 1]
+    several += ["lam"] * (len(models) > 1 and all(record.lam is not None for record in records))
     if len(several) == 1:
-        print_curve([record for record in found if isinstance(record, AttackRecord)], several[0])
+        print_curve(records, several[0])
     for directory in directories:
         typer.echo(f"records: {directory}")
     repeated = " ".join([*models, *(["--data", evaluation.data] if evaluation.data else [])])
@@ -185,7 +187,7 @@ def _time(seconds: float) -> str:
     """12 s, or 3 min."""
     from graddiv.experiment import duration
 
-    return f"{seconds:.0f} s" if seconds < 100 else duration(seconds)
+    return f"{max(seconds, 1):.0f} s" if seconds < 100 else duration(seconds)
 
 
 @command
@@ -232,8 +234,10 @@ def board(
 ) -> None:  # fmt: skip
     """Make one static page that ranks all audited networks below a directory by a lower bound of their accuracy.
 
-    With --rescore check one entry: 'graddiv board CARD --rescore --model FILE:FACTORY' scores its adversarial examples
-    on other draws, and --images lowers it if its examples leave less.
+    graddiv board audits/CNN --rescore --model models.py:CNN
+
+    With --rescore check one entry: its adversarial examples are scored on other draws of the network, and --images
+    lowers it if its examples leave less.
     """
     from graddiv.evaluation.card import board as make
     from graddiv.evaluation.card import rescore as score

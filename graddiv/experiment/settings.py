@@ -1,6 +1,7 @@
 """An experiment as typed settings: what is trained, on what, how.  Its hash names the run."""
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -17,10 +18,11 @@ from graddiv import store
 from graddiv.data import SOURCES, Dataset, Source
 from graddiv.data.own import is_own, own_source
 from graddiv.diversity import REGULARIZERS
-from graddiv.errors import GradDivError, expected
+from graddiv.errors import GradDivError, GradDivWarning, expected
 from graddiv.experiment.cost import TWO_CORES, duration, training_work
 from graddiv.networks import ARCHITECTURES, DEFENSES, Defense, Dirac, RandomizedNetwork, Rules, architecture
 from graddiv.objective import Adversary, Place
+from graddiv.references import source_digest
 from graddiv.registries import MOST, Count, NotNegative, Positive, Range, Real, Whole, number
 from graddiv.seeding import fold
 
@@ -108,6 +110,9 @@ class NetworkSection(Section):
 
     def module(self, data: DataSection, seed: int = 0) -> nn.Module:
         """The architecture for these data, freshly initialized."""
+        if self.file is not None and source_digest(self.file.path) != self.file.sha256:
+            told = "is not as it was when the recipe was made, and may make another network"
+            warnings.warn(f"network.file: {self.file.path} {told}", GradDivWarning, stacklevel=2)
         return architecture(self.reference, self.width, seed=seed, shape=data.shape, classes=data.classes)
 
     @property

@@ -122,14 +122,14 @@ def _look_into_files(values: Tables) -> None:
     if isinstance(data, dict) and isinstance(name, str) and name not in SOURCES and is_own(name):
         data |= {"file": name, "name": name_of(name)}
     name_own(values)
+    if isinstance(network, dict) and isinstance(network.get("file"), dict) and network["architecture"] in ARCHITECTURES:
+        del network["file"]  # of a recipe whose architecture was changed
     new = {place: table for place, table in files_in(values).items() if "sha256" not in table}
     if start := new.get(("network", "from")):
         start |= starting_point(Path(start["path"]))
     if (code := new.get(("network", "file"))) and isinstance(network, dict):
         network["architecture"] = name_of(code["path"])
         code |= {"sha256": source_digest(code["path"])}
-    elif isinstance(network, dict) and network.get("architecture") in ARCHITECTURES:
-        network.pop("file", None)  # of a recipe whose architecture was changed
     if {("data", "file"), ("data", "file_test")} & new.keys() and isinstance(data, dict) and "file" in data:
         own, test = data["file"], data.get("file_test")
         if data.get("name") in (None, *SOURCES):  # that of the recipe's own data
