@@ -122,24 +122,26 @@ def _look_into_files(values: Tables) -> None:
     if isinstance(data, dict) and isinstance(name, str) and name not in SOURCES and is_own(name):
         data |= {"file": name, "name": name_of(name)}
     name_own(values)
-    if isinstance(network, dict) and isinstance(network.get("file"), dict) and network["architecture"] in ARCHITECTURES:
-        del network["file"]  # of a recipe whose architecture was changed
-    new = {place: table for place, table in files_in(values).items() if "sha256" not in table}
+    if isinstance(network, dict) and isinstance(network.get("file"), dict):
+        if str(network.get("architecture")) in ARCHITECTURES:  # it was changed
+            del network["file"]
+    files = files_in(values)
+    new = {place: table for place, table in files.items() if "sha256" not in table}
     if start := new.get(("network", "from")):
         start |= starting_point(Path(start["path"]))
     if (code := new.get(("network", "file"))) and isinstance(network, dict):
         network["architecture"] = name_of(code["path"])
         code |= {"sha256": source_digest(code["path"])}
-    if {("data", "file"), ("data", "file_test")} & new.keys() and isinstance(data, dict) and "file" in data:
-        own, test = data["file"], data.get("file_test")
+    own, test = files.get(("data", "file")), files.get(("data", "file_test"))
+    if own and isinstance(data, dict) and any(section == "data" for section, _ in new):
         if data.get("name") in (None, *SOURCES):  # that of the recipe's own data
             name = name_of(own["path"])
             data["name"] = f"own-{name}" if name in SOURCES else name
         source = own_source(str(data["name"]), own["path"], test["path"] if test else "")
         hashes = [{"sha256": sha256} for sha256 in source.sha256s]
-        own |= {**hashes[0], "shape": list(source.shape), "classes": len(source.classes)}
+        own |= {**hashes[0], "shape": list(source.shape), "classes": len(source.classes), **own}
         if test:
-            test |= hashes[1]
+            test |= {**hashes[1], **test}
 
 
 def _from(values: Tables, start: Path) -> Tables:
