@@ -122,9 +122,9 @@ def _look_into_files(values: Tables) -> None:
     if isinstance(data, dict) and isinstance(name, str) and name not in SOURCES and is_own(name):
         data |= {"file": name, "name": name_of(name)}
     name_own(values)
-    if isinstance(network, dict) and isinstance(network.get("file"), dict):
-        if str(network.get("architecture")) in ARCHITECTURES:  # it was changed
-            del network["file"]
+    code = network.get("file") if isinstance(network, dict) else None
+    if isinstance(network, dict) and isinstance(code, dict) and str(network.get("architecture")) in ARCHITECTURES:
+        del network["file"]  # the architecture was changed
     files = files_in(values)
     new = {place: table for place, table in files.items() if "sha256" not in table}
     if start := new.get(("network", "from")):
