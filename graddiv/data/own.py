@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -205,7 +205,7 @@ def _as_images(reference: str, x: Tensor) -> Tensor:
         found = f"{reference} holds x of shape {tuple(x.shape)}, which looks like n h w c"
         raise GradDivError(f"{found}, expected n c h w: x.transpose(0, 3, 1, 2)")
     least, greatest = float(x.min()), float(x.max())
-    most: Literal[1, 255] = 1 if x.is_floating_point() else 255
+    most = 1 if x.is_floating_point() else 255
     if not 0 <= least <= greatest <= most:
         wanted = "whole numbers from 0 to 255, or floats from 0 to 1; normalization is a layer of the network"
         raise GradDivError(f"{reference} holds x in [{least:.4g}, {greatest:.4g}], expected {wanted}")

@@ -264,7 +264,7 @@ def usual_radius(experiment: Experiment) -> tuple[float, str]:
     if experiment.adversary is not None:
         return experiment.adversary.epsilon, "the radius of its training"
     if experiment.data.name not in shipped_data() or experiment.data.file is not None:
-        return USUAL, "since it was trained on clean images, and no recipe for its data names another"
+        return USUAL, "8/255, since it was trained on clean images, and no recipe for its data names another"
     scale = experiment.scale if experiment.scale in SCALES else "paper"
     beside = recipe(f"{experiment.data.name}/adv-train", scale).adversary
     assert beside is not None
