@@ -23,6 +23,11 @@ def train(
 ) -> None:  # fmt: skip
     """Train one of the paper's methods; the same command again goes on where it stopped.
 
+    graddiv train mnist-mini/adv-bnn --set data.file=xs.npz --set network.architecture=models.py:make
+
+    That is on data and with a network of yours: an .npz file with the arrays x and y, a folder of images by class or
+    file.py:name, and a function that makes the module, given what it asks for of shape, channels, classes, width, seed.
+
     Without --scale it is a demo of minutes.  Killed at any moment it loses at most an epoch or two minutes, and ends
     with the same bits as if it had not been.
 
@@ -56,6 +61,8 @@ def tune(
     examples: int = 500, machine: Machine,
 ) -> None:  # fmt: skip
     """Choose lambda and the regularizer by accuracy under EOT-PGD on the validation split, never on test data.
+
+    graddiv tune mnist-mini/adv-bnn+graddiv --set data.file=xs.npz
 
     Each trial is an ordinary run below --out.  The same command again goes on where it stopped; given one --storage,
     it may run on several machines at once.
@@ -91,13 +98,12 @@ def tune(
 
 def _prepare(experiment: "Experiment", machine: Machine) -> str:
     """Check that the data set is here; run the network for two seconds and return an estimate of the training time."""
-    from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration, training_seconds
     from graddiv.performance import keep_memory
 
-    source, root = SOURCES[experiment.data.name], machine.data_root
+    source, root = experiment.data.source, machine.data_root
     if any(locate(source, file, root) is None for file in source.files.get("train", ())):
         raise GradDivError(
             f"data set '{source.name}' is missing: get it with '{fetch_command(source, root)}', or take mnist-mini, "
@@ -111,7 +117,10 @@ def _prepare(experiment: "Experiment", machine: Machine) -> str:
 
 @command
 def recipes(recipe: str = "", /, *, training: Training) -> None:
-    """List the shipped recipes with what they cost at each scale, or print one as a TOML file for 'graddiv train'."""
+    """List the shipped recipes with what they cost at each scale, or print one as a TOML file for 'graddiv train'.
+
+    graddiv recipes mnist-mini/adv-bnn --set data.file=xs.npz
+    """
     if recipe:
         typer.echo(training.experiment(recipe).to_toml(), nl=False)
         suggest("graddiv train FILE.toml, with this text in it, changed as you like")

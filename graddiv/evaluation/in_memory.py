@@ -52,8 +52,9 @@ def evaluate(
     A `GradDivWarning` says why numbers may be misleading; `graddiv.audit` looks more closely.
 
     model: a module (whether it is random is found out), a `RandomizedNetwork`, a function x -> logits, a list of
-        modules of which one answers at random, or the directory of a run.
-    x, y: images with pixels in [0, 1] and labels, as tensors or arrays; or x is a data set or a DataLoader of both.
+        modules of which one answers at random, the directory of a run, or a name such as "models.py:CNN".
+    x, y: images with pixels in [0, 1] and labels, as tensors or arrays; or x is a data set or a DataLoader of both, or
+        a name such as "xs.npz" or "mnist-mini".
     epsilon: one radius or several.
     attacks: names such as "pgd" (`graddiv.attacks.suites.ATTACKS` lists them) or attacks themselves; those of the
         suite if there are none.

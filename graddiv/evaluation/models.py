@@ -1,10 +1,7 @@
 """Makes a `RandomizedNetwork` of any model, without changing it, and surrogates to attack."""
 
-import importlib
 import inspect
 import math
-import runpy
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,19 +13,24 @@ from torch import Tensor, nn
 from torch.nn.functional import kl_div, log_softmax
 from torch.overrides import TorchFunctionMode
 
+from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Bounds, unscaled
 from graddiv.evaluation.inspection import Item
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Theta, randomize, straight_through
+from graddiv.networks.architectures import Normalize
 from graddiv.networks.ensemble import ensemble
 from graddiv.networks.foreign import draws_by_itself
 from graddiv.networks.inputs import HALF, NO_ARRAY, check_takes, naming_the_shape, running_statistics
 from graddiv.networks.prediction import predict
+from graddiv.references import called, is_code, made
 from graddiv.seeding import fold, generator, isolated
 from graddiv.store import digest
 
 #: What can be evaluated and audited.
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
+ROBUSTBENCH = "robustbench:"
+REFERENCES = "a run, file.py:name of a model or what makes one, robustbench:NAME, or a folder in Hugging Face's format"
 _FLAT = ("round", "floor", "ceil", "trunc", "fix", "sign", "sgn")
 #: Functions of torch that are flat almost everywhere: their gradient is 0 and says nothing.
 FLAT = frozenset(getattr(home, name) for home in (torch, Tensor) for name in _FLAT)
@@ -142,10 +144,11 @@ def _makes_arrays(F: RandomizedNetwork, x: Float[Tensor, "b ..."]) -> bool:
 def _network_of(
     model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None, device: torch.device | None
 ) -> GivenModel:
-    if isinstance(model, str | Path):
+    model = load_model(str(model)) if isinstance(model, str | Path) else model
+    if isinstance(model, Path):
         from graddiv.runs import Run
 
-        run = Run(Path(model))
+        run = Run(model)
         return GivenModel(run.network(data_root).to(device), run.experiment.run_name, run.experiment.random)
     if isinstance(model, RandomizedNetwork):
         return GivenModel(model.to(device), type(model.module).__name__, model.random)
@@ -193,33 +196,70 @@ def _name(function: Callable[[Tensor], Tensor]) -> str:
 
 
 def load_model(reference: str) -> Model:
-    """The model that `file.py:name` or `package.module:name` names, or what that function returns; or a run."""
-    if Path(reference).is_dir():
-        return Path(reference)
-    place, _, name = reference.rpartition(":")
-    if not place or not name:
-        raise GradDivError(f"the model is {reference!r}, expected file.py:factory or the directory of a run")
-    if (found := _imported(place).get(name)) is None:
-        raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
-    model: Model = found if isinstance(found, nn.Module | list | tuple) else found()
+    """The model of a reference.
+
+    A run, or a folder in the format of Hugging Face; robustbench:NAME, or robustbench:DATASET/THREAT/NAME;
+    `file.py:name` or `package.module:name` of a model, a list of modules, or a function or class that makes one.
+    """
+    path = Path(reference)
+    if store.is_directory(path):
+        return _of_hugging_face(path) if (path / "config.json").exists() else path
+    if reference.startswith(ROBUSTBENCH):
+        return _of_robustbench(reference.removeprefix(ROBUSTBENCH))
+    if not is_code(reference):
+        raise GradDivError(f"there is no model {reference!r}, expected {REFERENCES}")
+    return called(reference, expected=REFERENCES, take=lambda found: _model_of(reference, found))
+
+
+def _model_of(reference: str, found: Any) -> Model:
+    """The object that a reference names, or what it makes."""
+    if isinstance(found, nn.Module | list | tuple):
+        return found
+    if not callable(found):
+        raise GradDivError(f"{reference} is of type {type(found).__name__}, expected {REFERENCES}")
+    model: Model = made(reference, found)
     return model
 
 
-def _imported(place: str) -> dict[str, Any]:
-    """The names in a module, or in a Python file, which may import files beside it."""
-    path = Path(place)
-    if path.suffix != ".py":
-        try:
-            return vars(importlib.import_module(place))
-        except ModuleNotFoundError as error:
-            raise GradDivError(f"there is no module {place!r}: {error}") from None
-    if not path.is_file():
-        raise GradDivError(f"there is no {path}")
-    sys.path.insert(0, str(path.parent.resolve()))
+def _of_hugging_face(folder: Path) -> nn.Module:
+    """An image classifier of the library transformers, which takes pixels in [0, 1]."""
     try:
-        return runpy.run_path(str(path), run_name=path.stem)
-    finally:
-        sys.path.pop(0)
+        from transformers import AutoModelForImageClassification
+    except ImportError:
+        raise GradDivError(f"{folder} is in Hugging Face's format: pip install transformers") from None
+    try:
+        model = AutoModelForImageClassification.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise GradDivError(f"{folder} holds no image classifier: {str(error).splitlines()[0]}") from None
+    about = folder / "preprocessor_config.json"
+    found = store.read_json(about) if about.exists() else {}
+    normalized = found.get("do_normalize") and found.get("image_mean") and found.get("image_std")
+    return ImageClassifier(model, Normalize(found["image_mean"], found["image_std"]) if normalized else nn.Identity())
+
+
+class ImageClassifier(nn.Module):
+    """A model of transformers as a function of pixels in [0, 1] that returns logits alone."""
+
+    def __init__(self, model: nn.Module, normalize: nn.Module) -> None:
+        super().__init__()
+        self.model, self.normalize = model, normalize
+        self.training = model.training
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        logits: Tensor = self.model(pixel_values=self.normalize(x)).logits
+        return logits
+
+
+def _of_robustbench(reference: str) -> nn.Module:
+    """A model of the zoo robustbench; CIFAR-10 and Linf unless the reference says otherwise."""
+    try:
+        from robustbench.utils import load_model as load
+    except ImportError:
+        raise GradDivError(f"{ROBUSTBENCH}{reference} needs the package: pip install robustbench") from None
+    *where, name = reference.split("/")
+    dataset, threat = where if len(where) == 2 else ("cifar10", "Linf")
+    module: nn.Module = load(model_name=name, dataset=dataset, threat_model=threat)
+    return module
 
 
 def original(F: RandomizedNetwork) -> RandomizedNetwork:

@@ -54,7 +54,12 @@ def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
         (X, Y.float(), {}, "expected one whole number for each image"),
         (X.to("meta"), Y, {}, "x lies on the device meta"),
         ("x", "y", {}, "x is of type str, expected a tensor or an array"),
-        ({"x": X}, None, {}, "x is dict, expected a tensor, an array, a Dataset or a DataLoader"),
+        (
+            {"x": X},
+            None,
+            {},
+            "x is dict, expected a tensor, an array, a Dataset, a DataLoader, or a name such as 'xs.npz'",
+        ),
         (X, None, {}, "y is missing"),
     ],
 )
