@@ -1,7 +1,7 @@
 """graddiv: train, attack and honestly measure randomized neural networks.
 
-`audit`, `compare` and `evaluate` measure; `Objective`, `Adversary` and `GradDiv` train; `networks`, `attacks` and `data` hold what
-they work on.  Names are imported when first used, so that `graddiv --help` need not wait for torch.
+`audit`, `compare` and `evaluate` measure; `Objective`, `Adversary` and `GradDiv` train; `networks`, `attacks` and
+`data` hold what they work on.  Names are imported when first used, so that `graddiv --help` need not wait for torch.
 """
 
 from importlib import import_module

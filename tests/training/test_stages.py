@@ -187,7 +187,9 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
     with pytest.raises(GradDivError, match="holds no trained network"):
         tiny("mnist/adv-train", f"network.from={tmp_path}")
     source.rename(tmp_path / "elsewhere")
-    with pytest.raises(GradDivError, match=rf"network.from: there is no {source}: copy the run .* or name it by --from"):
+    with pytest.raises(
+        GradDivError, match=rf"network.from: there is no {source}: copy the run .* or name it by --from"
+    ):
         train(e, tmp_path / "run3")
 
 
