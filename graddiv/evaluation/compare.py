@@ -9,7 +9,7 @@ import numpy as np
 
 from graddiv import store
 from graddiv.errors import GradDivError
-from graddiv.evaluation.examples import examples_of
+from graddiv.evaluation.examples import examples_of, unscaled
 from graddiv.evaluation.in_memory import evaluate_all
 from graddiv.evaluation.models import Frozen, Model
 from graddiv.evaluation.robustness import Cell, attack_all
@@ -117,8 +117,8 @@ def compare(
     if odd := [name for name in models if not isinstance(name, str) or not name.strip() or {"/", "\\"} & set(name)]:
         raise GradDivError(f"a model is called {odd[0]!r}, expected a name without slashes")
     if y is None:
-        data = examples_of(x, y, options.pop("bounds", None))  # once, since a loader may shuffle
-        x, y = data.x, data.y
+        data = examples_of(x, y, options.get("bounds"))  # once, since a loader may shuffle
+        x, y = unscaled(data.x, data.bounds), data.y
     records, known = dict[str, list[AttackRecord]](), dict[str, list[AttackRecord]]()
 
     for name, model in models.items():
