@@ -87,10 +87,12 @@ def isolated(seed: int) -> Iterator[None]:
     devices = range(torch.accelerator.device_count())
     with torch.random.fork_rng(devices, device_type="cuda" if device is None else device.type):
         try:
-            random.setstate(random.Random(seed).getstate())
-            np.random.set_state(np.random.RandomState(seed % 2**32).get_state())
-            # torch.manual_seed would also queue a seed for each kind of device that is absent, which takes far longer
-            (torch.default_generator if device is None else torch.random).manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            # not torch.manual_seed: it writes a stack trace for each kind of device that is not there
+            torch.default_generator.manual_seed(seed)
+            if device is not None:
+                torch.get_device_module(device).manual_seed_all(seed)
             yield
         finally:
             random.setstate(python_state)

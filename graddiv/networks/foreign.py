@@ -3,18 +3,19 @@
 import inspect
 import os
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from types import FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
-from torch.func import functional_call
 
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import logits_of, norm_layers, running_statistics, switched
+from graddiv.networks.inputs import logits_of, running_statistics, switched
 from graddiv.networks.randomized import DROPOUT, Noise, RandomizedNetwork, SampleModel, Theta
 from graddiv.seeding import isolated, states
 
@@ -43,17 +44,11 @@ class ForeignNetwork(RandomizedNetwork):
         if not isinstance(noise, int):
             found = f"noise is a set of {len(noise)} tensors"
             raise GradDivError(f"{found}, but the noise of a foreign module is a seed: make it with F.draw(seed)")
-        parameters = (theta or self.theta()).parameters
-        return lambda x: self._call(x, parameters, noise)
+        return partial(self._call, _Parts.of(self.module, theta or self.theta(), self.active), noise)
 
-    def _call(self, x: Float[Tensor, "b ..."], parameters: Mapping[str, Tensor], seed: int) -> Float[Tensor, "b c"]:
-        # Own copies of the buffers, but for batch norm's statistics: some layers (bayesian-torch) write noise into one,
-        # which would change the gradients of other sample models.
-        statistics = {id(b) for norm in norm_layers(self.module) for b in norm.buffers(recurse=False)}
-        scratch = {name: b.clone() for name, b in self.module.named_buffers() if id(b) not in statistics}
-        active = (m for m in self.module.modules() if isinstance(m, self.active))
-        with isolated(seed), switched(active, training=True):
-            output = functional_call(self.module, {**parameters, **scratch}, (x,))
+    def _call(self, parts: "_Parts", seed: int, x: Float[Tensor, "b ..."]) -> Float[Tensor, "b c"]:
+        with isolated(seed), switched(parts.active, training=True), parts.replaced():
+            output = self.module(x.contiguous())  # many modules call x.view, which other formats do not have
         logits = logits_of(output, type(self.module).__name__, len(x))
         if not self._tested and len(x) > 1:
             self._tested = True  # set now, because the calls below, f(x)[1:] == f(x[1:]), come back here
@@ -62,6 +57,46 @@ class ForeignNetwork(RandomizedNetwork):
                 models = self.sample(4, seed=0)
                 self.pointwise = all(torch.allclose(f(x)[1:], f(x[1:]), rtol=1e-4, atol=1e-5) for f in models)
         return logits
+
+
+class _Parts(NamedTuple):
+    """What is different in a module while it is called: found once for all calls, and cheaper than functional_call."""
+
+    parameters: list[tuple[dict[str, Any], str, Tensor]]  #: where each of them stands, and what stands there in a call
+    buffers: list[tuple[dict[str, Any], str]]
+    active: list[nn.Module]
+
+    @classmethod
+    def of(cls, module: nn.Module, theta: Theta, active: tuple[type[nn.Module], ...]) -> "_Parts":
+        """Walk through the module once; a parameter that several layers share has one name in theta."""
+        given = {id(p): theta.parameters.get(name, p) for name, p in module.named_parameters()}
+        found = cls([], [], [])
+        for layer in module.modules():
+            held = layer._parameters
+            found.parameters.extend((held, name, given[id(p)]) for name, p in held.items() if p is not None)
+            # Each call has its own copies of the buffers, but for batch norm's statistics: some layers (bayesian-torch)
+            # write noise into one, which would change the gradients of other sample models.
+            if "running_mean" not in layer._buffers:
+                found.buffers.extend((layer._buffers, name) for name, b in layer._buffers.items() if b is not None)
+            if isinstance(layer, active):
+                found.active.append(layer)
+        return found
+
+    @contextmanager
+    def replaced(self) -> Iterator[None]:
+        """Put theta and copies of the buffers into the module, and put back what was there."""
+        places = [(home, name) for home, name, _ in self.parameters] + self.buffers
+        before = [(home, name, home[name]) for home, name in places]
+        copies = {id(b): b.clone() for home, name in self.buffers if (b := home[name]) is not None}
+        try:
+            for home, name, value in self.parameters:
+                home[name] = value
+            for home, name in self.buffers:
+                home[name] = copies[id(home[name])]
+            yield
+        finally:
+            for home, name, own in before:
+                home[name] = own
 
 
 def randomize(module: nn.Module, *, active: type[nn.Module] | Iterable[type[nn.Module]] = DROPOUT) -> ForeignNetwork:

@@ -62,6 +62,16 @@ class AttackRecord(JudgedRecord, kind="attack"):
         own = {key: value for key, value in (self.attack or {}).items() if key != "seed"}
         return {"epsilon": self.epsilon, "n": self.n, **own}
 
+    def __str__(self) -> str:
+        from graddiv.records.statistics import five_lines
+
+        return "\n".join(f"{name:<10}{text}" for name, text in five_lines(self))
+
+    def _repr_html_(self) -> str:
+        from graddiv.records.statistics import five_lines, html_table
+
+        return html_table(five_lines(self))
+
     @property
     def draws(self) -> tuple[int, int, str]:
         """The values that tell repeats of one attack apart."""

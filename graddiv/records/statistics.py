@@ -1,6 +1,7 @@
 """Statistics of records: shares with intervals, Totals, paired comparisons, tables.  See docs/equations.md."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -143,7 +144,39 @@ class Row(NamedTuple):
     epsilon: float = 0.0
 
 
-def table(records: Sequence[AttackRecord]) -> list[Row]:
+class Rows(list[Row]):
+    """The rows of a table, which notebooks show as one."""
+
+    def _repr_html_(self) -> str:
+        shown = [("attack", "accuracy %", "95 % interval", "per draw %")]
+        for row in self:
+            mean, low, high = (f"{100 * value:.1f}" for value in (row.accuracy.mean, *row.accuracy.interval))
+            per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.1f}"
+            shown.append((row.label, mean, f"{low} to {high}", per_draw))
+        return html_table(shown)
+
+
+def html_table(rows: Iterable[Sequence[str]]) -> str:
+    """A table of texts for notebooks."""
+    cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def five_lines(record: AttackRecord) -> list[tuple[str, str]]:
+    """What a record says: the attack, the radius, the accuracy with its interval, that of one draw, the cost."""
+    found, attack = accuracy([record]), record.attack
+    low, high = (f"{100 * end:.1f}" for end in found.interval)
+    forwards, backwards = (f"{cost.mean():.0f}" for cost in (record.cost_forwards, record.cost_backwards))
+    return [
+        ("attack", f"{record.label} on {record.target}, {record.examples} images"),
+        ("radius", f"{record.epsilon:.4g}, {attack.get('norm', 'Linf')}" if attack else "none"),
+        ("accuracy", f"{100 * found.mean:.1f} % (95 % interval: {low} to {high}), ensemble of {record.n_ensemble}"),
+        ("per draw", f"{100 * record.accuracy_per_draw:.1f} %"),
+        ("cost", f"{forwards} forward and {backwards} backward passes an image"),
+    ]
+
+
+def table(records: Sequence[AttackRecord]) -> Rows:
     """Clean accuracy, then at each epsilon a row for every attack and the Totals over all of them.
 
         for row in table(records):
@@ -169,7 +202,7 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
     for epsilon, group in attacked.items():
         at = f", epsilon {epsilon:.4g}" if len(attacked) > 1 else ""
         rows += [row._replace(label=f"{row.label}{at}", epsilon=epsilon) for row in _at_one_epsilon(group)]
-    return rows
+    return Rows(rows)
 
 
 def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]:

@@ -125,7 +125,7 @@ HOLDERS: dict[str, Callable[[], Any]] = {
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({}, {}, {"modes": "eot"}, {"modes": ["EOT"]}, {"modes": []}, {"attacks": [PGD]}, {"attacks": "pgd"}),
     *({"attacks": None}, {"attacks": 3}, {"n": 0}, {"n": 2.5}, {"n": True}, {"repeats": 0}, {"n_ensemble": 0}),
-    *({"batch": 0}, {"batch": 2}, {"suite_name": "qick", "attacks": ()}, {"directory": 3}),
+    *({"batch": 0}, {"batch": 2}, {"suite": "qick", "attacks": ()}, {"directory": 3}),
 )
 
 
