@@ -15,7 +15,7 @@ from graddiv.records.statistics import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
 if TYPE_CHECKING:
     from graddiv.evaluation.inspection import Item
     from graddiv.evaluation.judgement import Estimate
-    from graddiv.records.statistics import Interval
+    from graddiv.records import Interval
     from graddiv.report.output import Table as ReportTable
 
 INTERVAL = "95 % interval"

@@ -15,9 +15,8 @@ from graddiv.evaluation.models import Frozen, Model
 from graddiv.evaluation.robustness import Cell, attack_all
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
-from graddiv.records import AttackRecord, flips, summary, table_per_epsilon, total
-from graddiv.records.statistics import html_table
-from graddiv.report.models import COLUMNS, Compared, comparison_table, write_comparison
+from graddiv.records import AttackRecord, flips, html_table, summary, table_per_epsilon, total
+from graddiv.records.statistics import COMPARED, Compared
 from graddiv.seeding import fold
 
 
@@ -67,6 +66,8 @@ class ModelComparison:
 
     def write(self, directory: Path | str) -> Path:
         """Write report.html, tables (md, tex, csv) and the curve against epsilon; needs the extra [report]."""
+        from graddiv.report.models import write_comparison
+
         return write_comparison(self.rows, self.pairs, Path(directory))
 
     def _known(self, name: str, epsilon: float = 0.0) -> float | None:
@@ -81,7 +82,7 @@ class ModelComparison:
         return html_table(self._shown())
 
     def _shown(self) -> list[tuple[str, ...]]:
-        return [COLUMNS, *comparison_table(self.rows).rows]
+        return [COMPARED, *(row.cells for row in self.rows)]
 
 
 def _left(records: Sequence[AttackRecord]) -> list[np.ndarray]:

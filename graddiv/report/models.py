@@ -2,45 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from graddiv import store
-from graddiv.records import Summary
+from graddiv.records.statistics import COMPARED, Compared
 from graddiv.report import style
-from graddiv.report.output import NOT_APPLICABLE, Figure, Table, bound, caption, drawing, fill, percent, save
+from graddiv.report.output import Figure, Table, bound, caption, drawing, fill, save
 from graddiv.report.page import shown_figure, shown_table
 from graddiv.report.style import Sheet, looks, percents, plot
 
-COLUMNS = ("model", "ε", "strongest attack", "accuracy %", "95 % interval", "per draw %", "draw known %", "passes")
 PAIRS = ("models", "ε", "only the first right", "only the second right", "p")
-
-
-class Compared(NamedTuple):
-    """A model at a radius, under the worst of all attacks."""
-
-    name: str
-    epsilon: float
-    attack: str  #: The strongest attack by itself.
-    accuracy: Summary
-    per_draw: float
-    known: float | None  #: Accuracy of one draw that the adversary knows; None for a deterministic model.
-    passes: float  #: Forward and backward passes of all attacks on an image.
 
 
 def comparison_table(rows: Sequence[Compared]) -> Table:
     """Accuracy of every model at every radius, what randomness buys, and cost."""
-    shown = []
-    for row in rows:
-        low, high = (percent(end) for end in row.accuracy.interval)
-        known = NOT_APPLICABLE if row.known is None else percent(row.known)
-        accuracies = percent(row.accuracy.mean), f"{low}–{high}", percent(row.per_draw), known
-        shown.append((row.name, bound(row.epsilon), row.attack, *accuracies, f"{row.passes:.0f}"))
     numbers = [(r.name, r.epsilon, r.accuracy.mean, *r.accuracy.interval, r.per_draw, r.known, r.passes) for r in rows]
     return Table(
         name="comparison",
         title="Accuracy under the worst of all attacks",
-        columns=COLUMNS,
-        rows=tuple(shown),
+        columns=COMPARED,
+        rows=tuple(row.cells for row in rows),
         caption=caption("comparison"),
         number_columns=("model", "epsilon", "accuracy", "low", "high", "per_draw", "draw_known", "passes"),
         numbers=tuple(numbers),
@@ -64,8 +44,8 @@ def accuracy_curve(rows: Sequence[Compared]) -> Figure:
         plot(sheet.axes[0], look, *zip(*points, strict=True))
         sheet.entry(look, name)
         sheet.rows += [(name, *point) for point in points]
-    percents(sheet.axes[0], "perturbation bound ε (pixel range [0, 1])")
-    columns, title = ("model", "epsilon", "accuracy", "low", "high"), "Accuracy against the perturbation bound"
+    percents(sheet.axes[0], "radius ε of the attack")
+    columns, title = ("model", "epsilon", "accuracy", "low", "high"), "Accuracy against the radius of the attack"
     return sheet.done(caption("comparison_curve"), most=3, name="accuracy-epsilon", title=title, columns=columns)
 
 

@@ -157,6 +157,6 @@ def odd_call(chance: random.Random) -> Outcome:
         return Outcome("refused", str(error))
     except Exception:
         return Outcome("crashed", f"{how}\n{traceback.format_exc()}")
-    apart = (found - x).abs().flatten(1).amax(1) if len(x) else torch.zeros(0)
+    apart = (found - torch.as_tensor(x)).abs().flatten(1).amax(1) if len(x) else torch.zeros(0)
     outside = bool((apart > torch.as_tensor(epsilon).to(apart)).any()) or not bool(found.isfinite().all())
     return Outcome("fooled", f"{how}: outside of the ball") if outside else Outcome("accepted")
