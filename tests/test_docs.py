@@ -98,6 +98,16 @@ def test_links_lead_somewhere_on_github_too(page: str) -> None:
             assert ((DOCS / page).parent / target).exists(), target
 
 
+def test_help_has_two_examples() -> None:
+    program: Any = get_command(app)
+    for name, command in program.commands.items():
+        examples = [part for part in command.help.split("\n\n") if part.startswith(f"graddiv {name}")]
+        assert len(examples) >= 2 or name in ("attack", "measure", "audit"), name
+        for example in examples:
+            with no_type_checks():
+                command.make_context(name, shlex.split(example, comments=True)[2:])
+
+
 def test_equations_name_what_is_there() -> None:
     for path, names in EQUATIONS:
         tree = ast.parse((ROOT / path).read_text())

@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Any, get_args
 
+from docstrings import ARGUMENT, PAGE
 from docutils import nodes
-from docstrings import ARGUMENT
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
 from sphinx.util.docutils import SphinxDirective
@@ -108,9 +108,10 @@ def bounds(value: dict[str, Any]) -> str:
 
 
 def escaped(text: str) -> str:
-    """Plain text as Markdown; `code` stays what it is."""
+    """Plain text as Markdown; `code` stays what it is, and docs/NAME.md becomes a link."""
     parts = re.split(r"(`[^`]+`)", text)
-    return "".join(part if i % 2 else re.sub(r"([|*_<>\[\]])", r"\\\1", part) for i, part in enumerate(parts))
+    plain = "".join(part if i % 2 else re.sub(r"([|*_<>\[\]])", r"\\\1", part) for i, part in enumerate(parts))
+    return PAGE.sub(r"[\1](\1.md)", plain)
 
 
 class RecipeKeys(SphinxDirective):
