@@ -1,4 +1,4 @@
-"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan` writes docs/reproduction.md.
+"""The cost of the paper's tables at its own scale: `python -m benchmarks.gpu_plan` writes it to docs/reproduction.md.
 
 `python -m benchmarks.gpu_plan RATE` prints it for another rate: what a GPU sustains on these networks, in
 multiplications per second; measure yours with `graddiv train` on the first epoch and scale the hours.

@@ -32,8 +32,8 @@ version = release = graddiv.__version__
 project_copyright = "The graddiv developers, MIT license"
 
 extensions = [
-    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode", "command_line", "docstrings", "drawings", "gallery", "mathml",
-    "recipe_keys", "repository",
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode",
+    "command_line", "docstrings", "drawings", "gallery", "mathml", "recipe_keys", "repository",
 ]  # fmt: skip
 templates_path = ["_templates"]
 exclude_patterns = ["_build", "_extensions", "_templates"]
