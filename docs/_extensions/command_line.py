@@ -15,11 +15,14 @@ from graddiv.cli import app as graddiv
 def described(name: str, command: Any) -> Iterator[str]:
     """A command as Markdown: what it does, how it is called, its arguments and options."""
     context = command.make_context(name, [], resilient_parsing=True)
-    yield f"## graddiv {name}"
-    for paragraph in (command.help or "").split("\n\n"):
-        yield f"```sh\n{paragraph}\n```" if paragraph.startswith("graddiv ") else plain(paragraph)
+    paragraphs = (command.help or "").split("\n\n")
+    examples = [paragraph for paragraph in paragraphs if paragraph.startswith("graddiv ")]
     usage = " ".join(word for part in command.collect_usage_pieces(context) for word in part.split())
+    yield f"## graddiv {name}"
+    yield plain(paragraphs[0])
     yield f"```text\ngraddiv {name} {usage}\n```"
+    yield from (plain(paragraph) for paragraph in paragraphs[1:] if paragraph not in examples)
+    yield "\n".join(["For example:", "", "```sh", *examples, "```"])
     groups: dict[str, list[str]] = {}
     for parameter in command.params:
         if (record := parameter.get_help_record(context)) is not None:

@@ -109,7 +109,7 @@ def bounds(value: dict[str, Any]) -> str:
 
 def escaped(text: str) -> str:
     """Plain text as Markdown; `code` stays what it is, and docs/NAME.md becomes a link."""
-    parts = re.split(r"(`[^`]+`)", text)
+    parts = re.split(r"(`[^`]+`)", re.sub(r"'(graddiv [^']+)'", r"`\1`", text))
     plain = "".join(part if i % 2 else re.sub(r"([|*_<>\[\]])", r"\\\1", part) for i, part in enumerate(parts))
     return PAGE.sub(r"[\1](\1.md)", plain)
 
