@@ -159,3 +159,11 @@ def test_files_and_cards_are_described() -> None:
     assert isinstance(returned, ast.Dict)
     keys = {key.value for key in returned.keys if isinstance(key, ast.Constant)}
     assert {*ABOUT, *keys} <= set(re.findall(r"`(\w+)`", page))
+
+
+def test_messages_name_no_file_that_a_wheel_lacks() -> None:
+    for path in (ROOT / "graddiv").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert not [node.value for node in strings if id(node) not in statements and "docs/" in node.value], path

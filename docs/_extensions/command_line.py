@@ -22,7 +22,8 @@ def described(name: str, command: Any) -> Iterator[str]:
     yield plain(paragraphs[0])
     yield f"```text\ngraddiv {name} {usage}\n```"
     yield from (plain(paragraph) for paragraph in paragraphs[1:] if paragraph not in examples)
-    yield "\n".join(["For example:", "", "```sh", *examples, "```"])
+    if examples:
+        yield "\n".join(["For example:", "", "```sh", *examples, "```"])
     groups: dict[str, list[str]] = {}
     for parameter in command.params:
         if (record := parameter.get_help_record(context)) is not None:

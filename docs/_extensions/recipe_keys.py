@@ -10,11 +10,14 @@ from docstrings import ARGUMENT, PAGE
 from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.pycode import ModuleAnalyzer
+from sphinx.util import logging
 from sphinx.util.docutils import SphinxDirective
 
 from graddiv.diversity import REGULARIZERS
 from graddiv.experiment.settings import Experiment, _with_sections
 from graddiv.networks import ARCHITECTURES, DEFENSES
+
+logger = logging.getLogger(__name__)
 
 LISTED: dict[str, Iterable[str]] = {"architecture": ARCHITECTURES, "regularizer": REGULARIZERS}
 """Keys that take a name of a registry."""
@@ -77,6 +80,8 @@ def described(heading: str, about: str, schema: dict[str, Any], said: dict[str, 
             continue  # a section of its own
         default = "required" if key in schema.get("required", ()) else f"`{json.dumps(value.get('default'))}`"
         default = "none" if default == "`null`" else default
+        if key not in said:
+            logger.warning("nothing is said of the recipe key %s %s: add a comment behind #: to it", heading, key)
         takes = names_of(LISTED[key]) if key in LISTED else kind(value)
         rows.append(f"| `{key}` | {takes} | {default} | {escaped(said.get(key, ''))} |")
     return "\n\n".join([*lines, "\n".join(rows)])
