@@ -299,13 +299,15 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
     for run in sorted(named, key=lambda run: run.experiment.seed):
         title = title_of(run.experiment)
         by_title.setdefault(title, {})[run.path.name] = ComparedRun(run.experiment, title, BUDGETS["scale"][scale])
-    compared, kept = [], set[str]()
+    compared, kept, before = [], set[str](), set[tuple[str, Need]]()
     for entry in entries:
         titles = dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0]))
         wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
         wanted = {n: r for n, r in wanted.items() if not entry.seeds or r.experiment.seed in entry.seeds}
-        if len({run.title for run in wanted.values()}) < min(2, len(titles)):
-            continue  # a comparison of one method says nothing yet
+        new = {(name, need) for name in wanted for need in entry.needs} - before
+        if len({run.title for run in wanted.values()}) < min(2, len(titles)) or (entry.needs and not new):
+            continue  # a comparison of one method, or of nothing that is not compared already
+        before |= new
         compared.append((entry, _beside(wanted)))
         kept |= {name for name, run in wanted.items() if run.title in entry.networks}
     if not compared:

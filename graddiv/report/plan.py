@@ -5,6 +5,7 @@ with its runs in one file, small enough for a repository: without images and opt
 """
 
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -159,10 +160,10 @@ def _copy_network(source: Run, target: Run) -> list[Path]:
 def _pack(directory: Path, paths: Iterable[Path]) -> None:
     """Pack these files below DIRECTORY/runs into DIRECTORY/runs.zip."""
     runs, buffer = directory / RUNS, io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(paths):
             about = zipfile.ZipInfo(path.relative_to(runs).as_posix(), NO_DATE)
-            archive.writestr(about, store.read(path), zipfile.ZIP_DEFLATED, compresslevel=9)
+            archive.writestr(about, store.read(path), zipfile.ZIP_LZMA)
     store.write(directory / PACKED, buffer.getvalue())
     store.write(runs / UNPACKED, store.digest(buffer.getvalue()).encode())
 
@@ -185,6 +186,6 @@ def _unpack(directory: Path) -> None:
                 temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may read meanwhile
                 temporary.write_bytes(archive.read(name))
                 temporary.replace(path)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, lzma.LZMAError, zlib.error, NotImplementedError, EOFError) as error:
         raise GradDivError(f"cannot read {packed} as an archive of runs: {error}; restore it from a copy") from None
     store.write(mark, store.digest(content).encode())

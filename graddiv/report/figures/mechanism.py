@@ -39,7 +39,7 @@ def contrast(comparison: Comparison, found: Found[records.ContrastRecord]) -> Fi
             if points:
                 style.plot(axes, look_of[run.title], *zip(*points, strict=True), markersize=3, alpha=0.8)
             sheet.rows += [(run.method, run.experiment.seed, what, *point) for point in points]
-    labels = ("distance d of black and white pixels from theirs, without an attack", "radius ε of EOT-PGD")
+    labels = ("loss of contrast d, without an attack", "radius ε of EOT-PGD")
     for axes, label in zip(sheet.axes, labels, strict=True):
         axes.set(xlabel=label, ylabel="median margin (0: undecided)")
         axes.axhline(0, color=style.GREY, linewidth=0.9)
