@@ -1,7 +1,8 @@
 """All benchmarks, one after the other: `python -m benchmarks`, on a machine with nothing else running.
 
-Writes benchmarks/results/NAME.json and from these the tables and the plot of docs/benchmarks.md.  `strength` is not
-among them: its accuracies do not depend on the machine.  Names of benchmarks as arguments run these alone.
+Writes benchmarks/results/NAME.json and from these the tables and the plot of docs/benchmarks.md.  `strength` and
+`auditors` are not among them: what they find does not depend on the machine.  Names of benchmarks as arguments run
+these alone.
 """
 
 import subprocess

@@ -30,7 +30,7 @@ def attack_work(run: ComparedRun, needs: list[Need]) -> float:
         n = cell.n if cell.mode == "eot" and run.experiment.random else 1
         steps = cell.attack.passes_per_iteration * cell.attack.iterations * cell.attack.restarts if cell.attack else 0
         passes += steps * n + JUDGED
-    return passes * SOURCES[run.experiment.data.name].sizes["test"] * forward_work(run.experiment.network)
+    return passes * SOURCES[run.experiment.data.name].sizes["test"] * forward_work(run.experiment)
 
 
 def table(rate: float) -> str:

@@ -5,6 +5,7 @@ from graddiv.attacks.arc import ARC
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.minimal import FAB
+from graddiv.attacks.nearest import CW, FMN, DeepFool
 from graddiv.attacks.peers import ViewModule, as_module
 from graddiv.attacks.pgd import FGSM, PGD, RotatedPGD
 from graddiv.attacks.spgd import StochasticPGD
@@ -12,6 +13,6 @@ from graddiv.attacks.square import RandomSearch, Square
 from graddiv.attacks.view import EOT, Cost, Exact, Fixed, Given, View, as_view
 
 __all__ = [
-    "APGD", "ARC", "BB", "EOT", "FAB", "FGSM", "PGD", "Attack", "Cost", "Exact", "Fixed", "Given", "RandomSearch",
-    "RotatedPGD", "Square", "StochasticPGD", "View", "ViewModule", "as_module", "as_view",
+    "APGD", "ARC", "BB", "CW", "EOT", "FAB", "FGSM", "FMN", "PGD", "Attack", "Cost", "DeepFool", "Exact", "Fixed",
+    "Given", "RandomSearch", "RotatedPGD", "Square", "StochasticPGD", "View", "ViewModule", "as_module", "as_view",
 ]  # fmt: skip

@@ -25,6 +25,8 @@ def train(
 
     graddiv train mnist-mini/adv-bnn+graddiv --scale demo
 
+    graddiv train mnist-mini/adv-bnn --set data.file=xs.npz --set network.architecture=models.py:make
+
     graddiv train mnist/adv-bnn --scale quick --set adversary.epsilon=0.2
 
     Without --scale it is a demo of minutes.  A training that was stopped or killed loses at most one epoch or two
@@ -65,6 +67,8 @@ def tune(
 
     graddiv tune mnist/adv-bnn+graddiv --scale quick --regularizers kappa,dpp
 
+    graddiv tune mnist-mini/adv-bnn+graddiv --set data.file=xs.npz
+
     Each trial is an ordinary run below --out.  Run the same command again to continue.  Several machines can share the
     trials if they are given the same --storage.
     """
@@ -99,13 +103,12 @@ def tune(
 
 def _prepare(experiment: "Experiment", machine: Machine) -> str:
     """Check that the data set is here; run the network for two seconds and return an estimate of the training time."""
-    from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration, training_seconds
     from graddiv.performance import keep_memory
 
-    source, root = SOURCES[experiment.data.name], machine.data_root
+    source, root = experiment.data.source, machine.data_root
     if any(locate(source, file, root) is None for file in source.files.get("train", ())):
         raise GradDivError(
             f"data set '{source.name}' is missing: get it with '{fetch_command(source, root)}', or take mnist-mini, "

@@ -105,6 +105,10 @@ OBJECTIVES: Registry[AttackObjective] = Registry(
         "ensemble": AttackObjective(
             soft_margin, lambda s: logsigmoid(s) + logsigmoid(-s), lambda s, p: -log_expectation(logsigmoid(-s), p)
         ),
+        # E log(1 - p(y)): of two classes, the log-likelihood of the other one, which targeted attacks raise
+        "likelihood": AttackObjective(
+            soft_margin, lambda s: logsigmoid(-s), lambda s, p: -expectation(softplus(-s), p)
+        ),
     },
 )
 """What an adversary raises: the score of a model that is differentiated, and how much each model's gradient counts."""

@@ -150,7 +150,10 @@ def compare(weaker: AttackRecord, stronger: AttackRecord) -> AttackComparison:
 
 @behaviour("one-step attacks are weaker than iterative ones", needs="one_step iterative")
 def one_step(evidence: Evidence) -> Answer:
-    """Compares within EOT, and best with best; in other modes an iterative attack may overfit one draw."""
+    """Raised if FGSM, with one step, does better than PGD with many, beyond chance.
+    Means: the many steps are led astray, as by a gradient that is masked at the images or misleads around them.
+    Do: raise n and lower the step size; compare with attacks without gradients.
+    """
     single, iterative = evidence["one_step"], evidence["iterative"]
     deciding, telling = [compare(_best(single), _best(iterative))], list[AttackComparison]()
     for record in single:
@@ -161,13 +164,19 @@ def one_step(evidence: Evidence) -> Answer:
 
 @behaviour("black-box attacks are weaker than white-box ones", needs="black_box iterative")
 def black_box(evidence: Evidence) -> Answer:
-    """A black-box attack must not do better than the best white-box one."""
+    """Raised if an attack by queries does better than the best one by gradients, beyond chance.
+    Means: gradients do not lead where the loss rises: robustness against them is none.
+    Do: look at the checks of gradients; attack a version with straight_through steps, or without its preprocessing.
+    """
     return _ordering([compare(_best(evidence["black_box"]), _best(evidence["iterative"]))], [])
 
 
 @behaviour("an unbounded attack reaches 100 %", needs="unbounded")
 def unbounded(evidence: Evidence) -> Answer:
-    """An attack that may change every pixel at will must reach 100 % success."""
+    """Raised if an attack that may change every pixel at will leaves images right.
+    Means: the attack does not work at all, since a gray image could have been made of each.
+    Do: look at the checks of gradients, and at what the network does to its input.
+    """
     record = evidence["unbounded"][0]
     left, examples = int(record.correct.sum()), record.examples
     verdict = _graded(left / examples, 0.005, LARGE_GAIN)
@@ -177,7 +186,10 @@ def unbounded(evidence: Evidence) -> Answer:
 
 @behaviour("random search finds nothing where EOT-PGD failed", needs="iterative")
 def random_search(evidence: Evidence) -> Answer:
-    """Where EOT-PGD fails, random search must fail too; it succeeds on an image if it fools both ensembles."""
+    """Raised if random points in the ball fool the network on images on which EOT-PGD failed.
+    Means: the attack missed what is found blindly.
+    Do: raise n and m; follow a surrogate if gradients are masked.
+    """
     if not evidence["random"]:
         said = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
         return "not enough evidence", said, {"images": 0}
@@ -190,7 +202,10 @@ def random_search(evidence: Evidence) -> Answer:
 
 @behaviour("success grows with epsilon", needs="radii")
 def distortion(evidence: Evidence) -> Answer:
-    """A larger radius must give more success: never less from one radius to the next, and more from end to end."""
+    """Raised if accuracy rises with epsilon, or does not fall beyond chance.
+    Means: the attack is not limited by its radius; something else stops it.
+    Do: look at the checks of gradients; a step size that does not grow with epsilon is a common cause.
+    """
     ordered, numbers, curve = _curve(evidence["radii"], "epsilon")
     steps, ends = [compare(a, b) for a, b in pairwise(ordered)], compare(ordered[0], ordered[-1])
     numbers["steps"] = [step._asdict() for step in steps]
@@ -203,7 +218,10 @@ def distortion(evidence: Evidence) -> Answer:
 
 
 def converged(evidence: Evidence, key: str) -> Answer:
-    """Compare the longest attack with the one before it; the upper bound of its gain must be small."""
+    """Raised if the longest attack does better than the one before it, or if its gain may be large.
+    Means: accuracy still falls as the attack grows, or there are too few images to exclude it.
+    Do: go on until it stops falling, on more images.
+    """
     ordered, numbers, curve = _curve(evidence[key], key)
     last = compare(*ordered[-2:])
     gain, bound = gain_bound(ordered[-2].verdicts, ordered[-1].verdicts, SETTLED)
@@ -231,7 +249,10 @@ for _key, _what in (("n", "models"), ("m", "iterations"), ("restarts", "restarts
 
 @behaviour("no success is lost on the way", needs="trajectory")
 def silent_success(evidence: Evidence) -> Answer:
-    """Some step fooled the network, the returned one does not."""
+    """Raised if a step of the attack fooled the network on more than 2 % of the images, and its last step does not.
+    Means: the attack found adversarial images and lost them: the reported accuracy is too high.
+    Do: return the best point instead of the last one.
+    """
     path: TrajectoryRecord = evidence["trajectory"][0]
     lost = path.fooled[:, 1:].any(1) & ~path.fooled[:, -1] & ~path.fooled_fresh
     said = f"on {int(lost.sum())} of {path.examples} images a step fooled the network and the last one does not"
@@ -240,7 +261,10 @@ def silent_success(evidence: Evidence) -> Answer:
 
 @behaviour("the attack is optimized to the end", needs="trajectory")
 def incomplete(evidence: Evidence) -> Answer:
-    """The running maximum of the loss still rises in the last steps of images not fooled yet; at most a warning."""
+    """Raised if the loss still rises in the last quarter of the steps on more than 2 % of the images not fooled.
+    Means: the attack was stopped before it was done.
+    Do: take more steps m, or a larger budget: --budget standard.
+    """
     path: TrajectoryRecord = evidence["trajectory"][0]
     loss = np.maximum.accumulate(path.loss.astype(np.float64), axis=1)
     span, last = loss[:, -1] - loss[:, 0], max(1, round(LAST * path.m))
@@ -252,7 +276,10 @@ def incomplete(evidence: Evidence) -> Answer:
 
 @behaviour("what fools the draws seen fools others", needs="trajectory")
 def transfer_failure(evidence: Evidence) -> Answer:
-    """The draws that the attack saw are fooled, fresh ones are not."""
+    """Raised if more than 2 % of the images fool the draws of the last step and not fresh ones.
+    Means: the attack fits the noise that it saw, not the network.
+    Do: average over more draws n in each step.
+    """
     path: TrajectoryRecord = evidence["trajectory"][0]
     apart = path.fooled_seen & ~path.fooled_fresh
     said = f"{int(apart.sum())} of {path.examples} images fool the draws of the last step and not fresh ones"
@@ -261,7 +288,10 @@ def transfer_failure(evidence: Evidence) -> Answer:
 
 @behaviour("gradients find what attacks without them find", needs="blind seeing")
 def gradient_free(evidence: Evidence) -> Answer:
-    """No attack without the network's gradients, by queries or by transfer, may do better than all with them."""
+    """Raised if an attack without gradients, by queries or by transfer, does better than all with them, beyond chance.
+    Means: gradients mislead, and a stronger attack without them would find more.
+    Do: trust the lower number; attack a version without the steps that mask the gradient.
+    """
     best, rival = _best(evidence["blind"]), _best(evidence["seeing"])
     change = compare(best, rival)
     rare = (change.won - change.lost) / best.examples <= RARE
@@ -272,7 +302,10 @@ def gradient_free(evidence: Evidence) -> Answer:
 
 @behaviour("a doubled budget gains nothing that matters", needs="doublings", decisive=("fail", "not enough evidence"))
 def doubling(evidence: Evidence) -> Answer:
-    """The upper bound of the gain must lie below the tolerance; it is not enough that no gain was found."""
+    """Raised if twice the draws, steps or restarts may gain more than the tolerance, by a bound of 95 %.
+    Means: the attack has not converged, or there are too few images to show that it has.
+    Do: take a larger budget, or more images; images_needed in the evidence says how many.
+    """
     budget, first, doublings = evidence.budget, evidence["doubled"][0], evidence["doublings"]
     looks, tolerance = doublings[-1].look, f"{100 * budget.tolerance:.3g} points"
     last = [d for d in doublings if d.look == looks]

@@ -3,6 +3,7 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from graddiv.evaluation import robustness
 from graddiv.evaluation.checks import CHECKS
 from graddiv.evaluation.examples import Bounds
 from graddiv.evaluation.inspection import Inspection
-from graddiv.evaluation.models import Model, settled
+from graddiv.evaluation.models import Model, answering, settled
 from graddiv.evaluation.robustness import MODES
 from graddiv.evaluation.run import Session
 from graddiv.evaluation.target import Target
@@ -30,7 +31,7 @@ from graddiv.records import AttackRecord, Record, TotalRecord
 R = TypeVar("R", bound=Record)
 
 #: The checks that `evaluate` makes: those that need only a few passes.
-WARNED_OF = ("scale", "random", "replay", "pointwise", "logits", "accuracy", "gradients", "differences")
+WARNED_OF = ("scale", "random", "replay", "numbers", "pointwise", "logits", "accuracy", "gradients", "differences")
 INSPECTED = 64  #: Examples that the checks look at.
 
 
@@ -51,8 +52,9 @@ def evaluate(
     A `GradDivWarning` says why numbers may be misleading; `graddiv.audit` looks more closely.
 
     model: a module (whether it is random is found out), a `RandomizedNetwork`, a function x -> logits, a list of
-        modules of which one answers at random, or the directory of a run.
-    x, y: images with pixels in [0, 1] and labels, as tensors or arrays; or x is a data set or a DataLoader of both.
+        modules of which one answers at random, the directory of a run, or a name such as "models.py:CNN".
+    x, y: images with pixels in [0, 1] and labels, as tensors or arrays; or x is a data set or a DataLoader of both, or
+        a name such as "xs.npz" or "mnist-mini".
     epsilon: one radius or several.
     attacks: names such as "pgd" (`graddiv.attacks.suites.ATTACKS` lists them) or attacks themselves; those of the
         suite if there are none.
@@ -96,7 +98,7 @@ def _evaluated(
     target = Target.of(model, x, y, bounds, n_ensemble=n_ensemble, seed=seed, batch=batch)
     radii = _epsilons_of(epsilon, chosen, target.pixels)
     sights = robustness.parse_modes([modes] if isinstance(modes, str) else modes)
-    _warn_of(target, declared=target.random if isinstance(model, RandomizedNetwork) else None)
+    target = _warned_of(target, declared=target.random if isinstance(model, RandomizedNetwork) else None)
     with Session.open(directory, progress=progress) as session:
         if session.directory is not None:
             target.check_answers(session.directory / target.answers_file)
@@ -149,8 +151,8 @@ def check_radius(epsilon: float, geometry: Geometry, pixels: int, *, ends: bool 
         raise GradDivError(f"epsilon is {epsilon:g}, expected {expected}: {more}")
 
 
-def _warn_of(target: Target, declared: bool | None) -> None:
-    """Check the network before it is attacked, and warn of what makes its numbers misleading."""
+def _warned_of(target: Target, declared: bool | None) -> Target:
+    """Check the network before it is attacked, warn of what makes its numbers misleading, and let NaN be wrong."""
     x, y, _ = target.examples(slice(0, INSPECTED))
     seen = Inspection(target.F, x, y, target.seed, declared)
     for name in WARNED_OF:
@@ -159,4 +161,7 @@ def _warn_of(target: Target, declared: bool | None) -> None:
             warnings.warn(f"{item.name}? {item.sentence}", GradDivWarning, stacklevel=4)  # where evaluate is called
         if name == "random" and item.verdict == "fail" and not target.random:
             # the other checks would mistake its noise for something else
-            seen = Inspection(settled(target.F, draws=True), x, y, target.seed, declared=True)
+            seen = replace(seen, F=settled(target.F, draws=True), declared=True)
+        if name == "numbers" and item.verdict != "pass":
+            target = replace(target, F=answering(target.F, item)[0])
+    return target

@@ -365,8 +365,9 @@ def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "
 
 
 @measurement(
-    "certificate", kinds.CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True
-)
+    "certificate", kinds.CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True,
+    made_for=GaussianSmoothing,
+)  # fmt: skip
 def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOSING) -> Job[kinds.CertificateRecord]:
     """Certify every example; the arrays are those of a `Certificate`, and whether the winner is the true class."""
     _check_draws(draws, choosing, ALPHA)

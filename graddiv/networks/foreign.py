@@ -1,7 +1,13 @@
-"""Any stochastic `nn.Module` as a `RandomizedNetwork`: its noise is a seed."""
+"""Any stochastic `nn.Module` as a `RandomizedNetwork`: its noise is a seed.  And how such a module is found."""
 
-from collections.abc import Mapping
+import inspect
+import os
+import random
+from collections.abc import Iterable, Mapping
+from types import FunctionType, ModuleType
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
@@ -10,7 +16,13 @@ from torch.func import functional_call
 from graddiv.errors import GradDivError
 from graddiv.networks.inputs import logits_of, norm_layers, running_statistics, switched
 from graddiv.networks.randomized import DROPOUT, Noise, RandomizedNetwork, SampleModel, Theta
-from graddiv.seeding import isolated
+from graddiv.seeding import isolated, states
+
+CALLS = 66  #: Of a module before it counts as deterministic: 0.9^66 < 0.001.
+SURELY = "a call that differs once in ten or more is found with 99.9 %"  #: What so many calls that agree mean.
+#: Generators that belong to who made them; those of the process, which `isolated` sets, are reached by functions.
+GENERATORS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+ELSEWHERE = ("time", "secrets", "uuid")  #: Modules that give numbers which no seed sets.
 
 
 class ForeignNetwork(RandomizedNetwork):
@@ -52,7 +64,7 @@ class ForeignNetwork(RandomizedNetwork):
         return logits
 
 
-def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOUT) -> ForeignNetwork:
+def randomize(module: nn.Module, *, active: type[nn.Module] | Iterable[type[nn.Module]] = DROPOUT) -> ForeignNetwork:
     """Make a `RandomizedNetwork` of any stochastic module that draws from the global random state when called.
 
         F = randomize(model)  # a module with dropout, say
@@ -62,6 +74,57 @@ def randomize(module: nn.Module, *, active: tuple[type[nn.Module], ...] = DROPOU
     random input transforms, torchbnn and bayesian-torch layers, modules returning (logits, kl): all work unchanged.
 
     module: the network.
-    active: the types of layers that must go on drawing in eval mode; dropout of all kinds by default.
+    active: the type or types of layers that must go on drawing in eval mode; dropout of all kinds by default.
     """
-    return ForeignNetwork(module, active)
+    types = (active,) if isinstance(active, type) else tuple(active)
+    if odd := [each for each in types if not (isinstance(each, type) and issubclass(each, nn.Module))]:
+        raise GradDivError(f"active holds {odd[0]!r}, expected types of layers, such as nn.Dropout")
+    return ForeignNetwork(module, types)
+
+
+def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."], calls: int = CALLS) -> bool:
+    """Whether calls of f, which calls the module, differ; see `SURELY` for the chance of a miss.
+
+    It stops at the first difference.  A call that asks a generator of torch, NumPy or Python shows by its state; while
+    none was asked, only `calls` of the `CALLS` are compared.
+    """
+    last, asked = None, False
+    for seed in range(CALLS):
+        if seed >= calls and not asked:
+            break
+        with torch.no_grad(), running_statistics(module), isolated(seed):
+            before = states()
+            answer = logits_of(f(x), type(module).__name__, len(x)).nan_to_num()  # NaN differs from itself
+            asked = asked or states() != before
+        if last is not None and not torch.equal(last, answer):
+            return True
+        last = answer
+    return False
+
+
+def sources(module: nn.Module) -> list[str]:
+    """Name what a module may draw from besides the global generators: generators of its own, the clock, the system."""
+    found: dict[str, None] = {}
+    for place, layer in module.named_modules():
+        own = {f"{place}.{name}".strip("."): value for name, value in vars(layer).items()}
+        kinds = [kind for kind in type(layer).__mro__ if not kind.__module__.startswith("torch.")]
+        functions = [each for kind in kinds for each in vars(kind).values()] + list(own.values())
+        for seen in [own, *map(_seen_by, functions)]:
+            found |= dict.fromkeys(f"{n} ({type(v).__name__})" for n, v in seen.items() if isinstance(v, GENERATORS))
+            homes = (v.__name__ if isinstance(v, ModuleType) else getattr(v, "__module__", "") for v in seen.values())
+            found |= dict.fromkeys(home for home in homes if home in ELSEWHERE)
+            found |= dict.fromkeys("os.urandom" for v in seen.values() if v is os.urandom)
+    return list(found)
+
+
+def _seen_by(function: object) -> dict[str, Any]:
+    """What a function reads of the scopes around it, by name, and `os.urandom` by its own."""
+    function = getattr(function, "__func__", function)
+    if not isinstance(function, FunctionType):
+        return {}
+    try:
+        read = inspect.getclosurevars(function)
+    except ValueError:  # a name around it has no value yet
+        return {}
+    asked = any(value is os for value in read.globals.values()) and "urandom" in read.unbound
+    return {**read.globals, **read.nonlocals, **({"urandom": os.urandom} if asked else {})}

@@ -69,7 +69,8 @@ class ComparedRun:
 
     @property
     def radii(self) -> list[float]:
-        return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.budget.curve_radii]]
+        ratios = RATIOS.get(self.papers_data, RATIOS["mnist"])
+        return [self.at(ratio) for ratio in ratios[: self.budget.curve_radii]]
 
     def eot(
         self, epsilons: Sequence[float], n: int, *, m: int | None = None, fgsm: bool = False, repeats: int = 1
@@ -104,7 +105,7 @@ class ComparedRun:
 
     @property
     def _pixels(self) -> int:
-        return math.prod(SOURCES[self.judged_on or self.experiment.data.name].shape)
+        return math.prod(SOURCES[self.judged_on].shape if self.judged_on else self.experiment.data.shape)
 
     def files(self, *needs: Need) -> tuple[str, ...]:
         """The file names of the records that these needs are made of, below the run's records."""

@@ -32,5 +32,5 @@ def read_all(directory: Path) -> list[Record]:
     """Every finished record below a directory, in the order of their names."""
     paths = sorted(path for path in directory.rglob("*.record") if not path.name.startswith("."))
     if not paths:
-        raise GradDivError(f"there are no records below {directory}: 'graddiv attack RUN' makes them")
+        raise GradDivError(f"there are no records below {directory}: 'graddiv attack' makes them, of runs and models")
     return [Record.load(path) for path in paths]

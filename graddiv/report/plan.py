@@ -60,6 +60,7 @@ class Plan(Part):
     runs: dict[str, PlannedRun]
     items: tuple[PlannedItem, ...]
     headline: str | None = None  #: the item, a table of attacks, by which the page compares the runs in words
+    papers: bool = True  #: whether the paper's values stand beside ours
 
     def save(self, directory: Path) -> None:
         """Write it beside the report, with the paths of its runs as seen from there."""
@@ -99,7 +100,7 @@ class PlanReader:
             raise GradDivError(f"the plan names records of the run {unknown[0]!r}, which is none of its runs")
         runs = [(self.plan.runs[name], list(files)) for name, files in named.items()]
         found = [load_run(Path(run.path), run.title, files, self._read) for run, files in runs]
-        return Comparison(tuple(found), self.plan.scale)
+        return Comparison(tuple(found), self.plan.scale, self.plan.papers)
 
     def everything(self) -> Comparison:
         """All runs with all records that the plan names."""

@@ -5,44 +5,17 @@ from dataclasses import replace
 import torch
 from torch import Tensor, nn
 
+from benchmarks.planted.toys import CLASSES, SIDE, Linear, examples, margin_radii
 from graddiv.evaluation.budget import BUDGETS
 from graddiv.seeding import generator
 
-CLASSES, SIDE, SCALE = 4, 6, 3.0
 BUDGET = replace(
     BUDGETS["audit"]["quick"], queries=8, random_points=8, substitute_steps=30, ensembles=2, known=(1,), m=6, passes=12,
     arc_m=2, looks=1, suite_m=8, fewest=2, most=8, radii=(1.0, 2.0),
 )  # fmt: skip
 """Less than quick: the networks are tiny, and 60 images are enough at one look."""
 
-PROTOTYPES = torch.rand(CLASSES, 1, SIDE, SIDE, generator=generator(1)).round() * 2 - 1
-
-
-def examples(b: int = 60) -> tuple[Tensor, Tensor]:
-    """x = 0.5 + 0.15 prototype + noise: far from the edges of the box."""
-    y = torch.arange(b) % CLASSES
-    return 0.5 + 0.15 * PROTOTYPES[y] + 0.05 * torch.randn(b, 1, SIDE, SIDE, generator=generator(2)), y
-
-
-class Linear(nn.Module):
-    """z_k = scale <x - 1/2, prototype_k>."""
-
-    def __init__(self, scale: float = SCALE) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(scale * PROTOTYPES.flatten(1))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - 0.5).flatten(1) @ self.weight.T
-
-
-def margin_radii(x: Tensor, y: Tensor) -> Tensor:
-    """The l_inf distance of each image from the nearest boundary, in closed form."""
-    module = Linear()
-    with torch.no_grad():
-        z = module(x)
-        gaps = z.gather(1, y[:, None]) - z
-        norms = (module.weight[y][:, None] - module.weight[None]).abs().sum(2)
-    return (gaps / norms.clamp_min(1e-9)).scatter(1, y[:, None], torch.inf).amin(1)
+__all__ = ["CLASSES", "SIDE", "Linear", "examples", "margin_radii"]
 
 
 class Noisy(nn.Module):

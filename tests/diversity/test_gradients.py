@@ -54,6 +54,7 @@ OBJECTIVES = {
     "margin": lambda z, y: torch.stack([margin(z_i, y) for z_i in z]).mean(0),
     "dlr": lambda z, y: torch.stack([dlr(z_i, y) for z_i in z]).mean(0),
     "ensemble": lambda z, y: functional.nll_loss(z.softmax(2).mean(0).log(), y, reduction="none"),
+    "likelihood": lambda z, y: torch.stack([(1 - z_i.softmax(1)[range(len(y)), y]).log() for z_i in z]).mean(0),
 }
 
 

@@ -34,7 +34,7 @@ SWEPT = {
     "n-sensitivity": "n",
     "m-sensitivity": "m",
     "passes-sensitivity": "passes",
-    "loss-accuracy": "epsilon",
+    "contrast-accuracy": "epsilon",
     "epochs": "epsilon",
 }
 """What the curves of accuracy go over: such a figure is made of no other attacks."""
@@ -84,7 +84,7 @@ def test_every_figure_is_there() -> None:
         *("sphere", "rotation", "training-concentration", "training-concentration-more", "scatter", "loss-increase"),
         *("kappa", "rho-attacked", "rho-nearby", "accuracy-epsilon", "transfer", "cosines", "regularizers"),
         *("n-sensitivity", "m-sensitivity", "passes-sensitivity", "lambda-sensitivity", "boundary"),
-        *("contrast", "path", "loss-accuracy", "epochs", "ensemble-size"),
+        *("contrast", "path", "contrast-accuracy", "epochs", "ensemble-size"),
     }
 
 
@@ -132,8 +132,8 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
             steps = {step: place for place, step in enumerate(dict.fromkeys(row["step"] for row in table(drawing)))}
             drawing = replace(drawing, rows=tuple((*row[:2], steps[row[2]], *row[3:]) for row in drawing.rows))
             expected = [points("step", y, ("method",)) for y in ("rho", "length", "margin")]
-        case "loss-accuracy":
-            expected = [points("loss", "accuracy", ("method",), epsilon=epsilon) for epsilon in (0.2, 0.3)]
+        case "contrast-accuracy":
+            expected = [points("right", "accuracy", ("method",), epsilon=0.3)]
         case "ensemble-size":
             expected = [points("models", "accuracy", ("method",))]
         case "epochs":
@@ -148,7 +148,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
 CURVES = [
     *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
     *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "rho-nearby", "loss-increase"),
-    *("passes-sensitivity", "contrast", "path", "loss-accuracy", "epochs", "ensemble-size"),
+    *("passes-sensitivity", "contrast", "path", "contrast-accuracy", "epochs", "ensemble-size"),
 ]
 
 
