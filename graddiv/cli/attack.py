@@ -229,7 +229,7 @@ def audit(
         )  # fmt: skip
     _print(found)
     typer.echo(f"report: {directory / 'report.html'}")
-    suggest(f"open it in a browser; docs/audit.md says how to read it; graddiv board {directory.parent} ranks audits")
+    suggest(f"open it in a browser, the documentation explains it; graddiv board {directory.parent} ranks audits")
     raise typer.Exit(found.exit_code)
 
 
@@ -238,12 +238,14 @@ def board(
     directory: Path, /, *, rescore: bool = False, model: str = "", images: Path | None = None, who: str = "",
     attack: str = "",
 ) -> None:  # fmt: skip
-    """Make one static page that ranks all audited networks below a directory by a lower bound of their accuracy.
+    """Make a page that ranks all audited networks below a directory by a lower bound of their accuracy.
+
+    graddiv board audits
 
     graddiv board audits/CNN --rescore --model models.py:CNN
 
-    With --rescore check one entry: its adversarial examples are scored on other draws of the network, and --images
-    lowers it if its examples leave less.
+    With --rescore, check one card: its adversarial examples are scored again, on other draws.  With --images, score
+    other adversarial examples; if accuracy is lower on them, the card gets the lower number.
     """
     from graddiv.evaluation.card import board as make
     from graddiv.evaluation.card import rescore as score

@@ -25,12 +25,16 @@ def reproduce(
     overrides: list[str] = [], seeds: str = "", suite: str = "", quick: bool = False, norm: str = "linf",  # noqa: B006
     out: Path | None = None, runs: Path = Path("runs"), dry_run: bool = False, force: bool = False, machine: Machine,
 ) -> None:  # fmt: skip
-    """Reproduce a table or figure of the paper, or a whole data set: train, measure, draw.
+    """Reproduce a table or figure of the paper, or all of a data set: train, attack, draw.
+
+    graddiv reproduce demo --quick
+
+    graddiv reproduce table-mnist --scale quick --dry-run
 
     graddiv reproduce table1 --scale demo --data xs.npz
 
-    First says what is missing and about how long it takes; killed at any moment, the same command goes on.  The demo
-    needs no data but what comes with the package.
+    The command first says what is missing and about how long it takes.  Run it again to continue after a kill.  The
+    demo needs no other data than the package has.
     """
     if list_ or not target:
         _list()
@@ -140,14 +144,18 @@ def report(
     archive: Path | None = None, networks: bool = True, epsilon: str = "", n: int | None = None,
     m: int | None = None, restarts: int | None = None, examples: int | None = None,
 ) -> None:  # fmt: skip
-    """Draw a report again from exactly the records that its plan names, make one of runs, or show records.
+    """Draw a report again, make one from trained runs, or show records.
+
+    graddiv report reports/demo
+
+    graddiv report runs/A runs/B --epsilon 0.3
 
     graddiv report records/CNN
 
-    Records of a model of yours, which 'graddiv attack' and 'measure' keep below records/NAME, are shown as tables.
-    A report that 'graddiv reproduce' made holds a plan.json: every table and figure is drawn from the records named
-    there, whatever else lies beside them.  For runs without a plan all records are taken; where one attack was run
-    with several settings, the command lists them and asks for one with --n, --m, --restarts or --examples.
+    Records of a model of yours, below records/NAME, are shown as tables.  A report that 'graddiv reproduce' made has a
+    plan.json, which names the records of every table and figure.  Only these records are drawn.  For runs without a
+    plan, all records are drawn.  If one attack was run with several settings, the command lists them; choose one with
+    --n, --m, --restarts or --examples.
     """
     if records or as_csv:
         _print_records(paths, as_csv)

@@ -70,7 +70,7 @@ class DataSection(Section):
 
     file: OwnDataSection | None = None  #: data of the user's own, instead of a registered data set
     file_test: FileSection | None = None  #: those of the test split; a tenth of the examples if absent
-    name: Annotated[Name, listed_in(SOURCES)]
+    name: Annotated[Name, listed_in(SOURCES)]  #: the data set; 'graddiv data list' shows all
     examples: Count | None = None  #: how many of the first ones are used; all if absent
 
     @property
@@ -104,7 +104,7 @@ class NetworkSection(Section):
     """The architecture, before any noise."""
 
     file: FileSection | None = None  #: a function of the user's own that makes it
-    architecture: Annotated[str, listed_in(ARCHITECTURES)]
+    architecture: Annotated[str, listed_in(ARCHITECTURES)]  #: its name
     width: Annotated[float, Range(ge=1e-3, le=64)] = 1.0  #: multiplies the number of channels
     start: StartSection | None = Field(None, alias="from")  #: a trained network to start from
 
@@ -124,31 +124,31 @@ class NetworkSection(Section):
 class Schedule(Section):
     """The epochs and the learning rate of Adam."""
 
-    epochs: Count
-    lr: Positive = 1e-3
+    epochs: Count  #: how many there are
+    lr: Positive = 1e-3  #: the learning rate of Adam
     decays: tuple[Epochs, ...] = ()  #: epochs of the stage after which the rate is multiplied by decay
-    decay: Positive = 0.1
+    decay: Positive = 0.1  #: the factor of the learning rate at each of decays
 
 
 class TrainingSection(Schedule):
     """The schedule of the first stage, and what all stages share."""
 
-    batch: Count = 128
+    batch: Count = 128  #: images of a step
     select: Literal["last", "best"] = "last"  #: the last epoch, or the best one on attacked validation data
     checkpoint_every: Annotated[int, Range(ge=0, le=MOST)] = 0  #: epochs between checkpoints; 0: the last one alone
 
 
 class GradDivSection(Section):
-    """lam R_GradDiv(X; theta)."""
+    """lam R(X; theta), the regularizer GradDiv."""
 
-    regularizer: Annotated[str, listed_in(REGULARIZERS)]
-    lam: NotNegative
-    n: Annotated[int, Range(ge=2, le=MOST)] = 3
+    regularizer: Annotated[str, listed_in(REGULARIZERS)]  #: R
+    lam: NotNegative  #: lambda, the weight of R
+    n: Annotated[int, Range(ge=2, le=MOST)] = 3  #: sample models whose gradients are compared
     warmup: Epochs = 0  #: epochs with lam = 0
     rampup: Epochs = 0  #: epochs in which lam grows to its value
     rampup_from: Literal["warmup", "start"] = "warmup"  #: from where rampup counts
     at: Place = "clean"  #: the x at which gradients are compared
-    low_memory: bool = False
+    low_memory: bool = False  #: the same gradient with the memory of one graph, in about 1.3 times the time
 
 
 class StageSection(Schedule):
@@ -164,7 +164,7 @@ class Experiment(Section):
 
     method: Name = "custom"  #: the name of the defense in tables
     scale: Name = "custom"  #: paper, quick, demo: at which scale the paper's setting is followed
-    seed: Whole = 0
+    seed: Whole = 0  #: the seed of everything random
     data: DataSection
     network: NetworkSection
     training: TrainingSection

@@ -119,7 +119,7 @@ class GaussianNetwork(WeightNoise):
 class WithKL(Rules):
     """A Bayesian network's rules: alpha_kl / N KL(q || p) is added, with N the number of training examples."""
 
-    alpha_kl: NotNegative = 0.02
+    alpha_kl: NotNegative = 0.02  #: the weight of the KL divergence, which is divided by N
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
         assert isinstance(F, GaussianNetwork)
