@@ -159,7 +159,7 @@ def estimates(quick: bool) -> Measurement:
     trained = cpu_seconds()
     return {
         "attack": attacked - begun,
-        "estimate of attack": job.work * len(of.data) * forward_work(experiment.network) / speed,
+        "estimate of attack": job.work * len(of.data) * forward_work(experiment) / speed,
         "training": trained - attacked,
         "estimate of training": training_work(experiment) / speed,
     }

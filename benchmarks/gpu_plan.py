@@ -1,4 +1,4 @@
-"""What the paper's tables cost at its own scale, by arithmetic: `python -m benchmarks.gpu_plan` writes docs/gpu.md.
+"""The cost of the paper's tables at its own scale: `python -m benchmarks.gpu_plan` writes it to docs/reproduction.md.
 
 `python -m benchmarks.gpu_plan RATE` prints it for another rate: what a GPU sustains on these networks, in
 multiplications per second; measure yours with `graddiv train` on the first epoch and scale the hours.
@@ -14,7 +14,7 @@ from graddiv.experiment.cost import training_work
 from graddiv.paper.entries import Need, targets
 from graddiv.paper.planning import ATTACKED, ComparedRun, Request
 
-PAGE = Path(__file__).parent.parent / "docs" / "gpu.md"
+PAGE = Path(__file__).parent.parent / "docs" / "reproduction.md"
 RATE = 3e12
 JUDGED = 40
 """Forward passes that judge an image: two ensembles of twenty models."""
@@ -30,7 +30,7 @@ def attack_work(run: ComparedRun, needs: list[Need]) -> float:
         n = cell.n if cell.mode == "eot" and run.experiment.random else 1
         steps = cell.attack.passes_per_iteration * cell.attack.iterations * cell.attack.restarts if cell.attack else 0
         passes += steps * n + JUDGED
-    return passes * SOURCES[run.experiment.data.name].sizes["test"] * forward_work(run.experiment.network)
+    return passes * SOURCES[run.experiment.data.name].sizes["test"] * forward_work(run.experiment)
 
 
 def table(rate: float) -> str:

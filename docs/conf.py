@@ -2,6 +2,7 @@
 
 import os
 import sys
+import tomllib
 from pathlib import Path
 
 HERE = Path(__file__).parent
@@ -28,12 +29,17 @@ recipe("mnist/adv-bnn")  # sections are read off signatures now: autodoc rewrite
 project = "graddiv"
 author = "The graddiv developers"
 version = release = graddiv.__version__
-project_copyright = "The graddiv developers, MIT licence"
+project_copyright = "The graddiv developers, MIT license"
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode", "docstrings", "drawings", "gallery", "repository"]
-exclude_patterns = ["_build", "_extensions"]
+extensions = [
+    "myst_nb", "sphinx.ext.autodoc", "sphinx.ext.linkcode",
+    "command_line", "docstrings", "drawings", "gallery", "mathml", "recipe_keys", "repository",
+]  # fmt: skip
+templates_path = ["_templates"]
+exclude_patterns = ["_build", "_extensions", "_templates"]
 
-myst_enable_extensions = ["colon_fence"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
+myst_dmath_double_inline = True
 myst_heading_anchors = 3
 nb_execution_mode = "force"
 nb_execution_in_temp = True
@@ -51,7 +57,15 @@ maximum_signature_line_length = 100
 add_module_names = False
 toc_object_entries_show_parents = "hide"
 
+html_math_renderer = "mathml"
 html_theme = "furo"
+html_context = {"links": tomllib.loads((HERE.parent / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]}
+html_sidebars = {
+    "**": [
+        "sidebar/brand.html", "sidebar/search.html", "links.html", "sidebar/scroll-start.html",
+        "sidebar/navigation.html", "sidebar/scroll-end.html",
+    ]
+}  # fmt: skip
 html_title = f"graddiv {version}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]

@@ -1,7 +1,7 @@
 """graddiv: train, attack and honestly measure randomized neural networks.
 
-`audit` and `evaluate` measure; `Objective`, `Adversary` and `GradDiv` train; `networks`, `attacks` and `data` hold what
-they work on.  Names are imported when first used, so that `graddiv --help` need not wait for torch.
+`audit`, `compare` and `evaluate` measure; `Objective`, `Adversary` and `GradDiv` train; `networks`, `attacks` and
+`data` hold what they work on.  Names are imported when first used, so that `graddiv --help` need not wait for torch.
 """
 
 from importlib import import_module
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from graddiv.errors import GradDivWarning as GradDivWarning
     from graddiv.evaluation import evaluate as evaluate
     from graddiv.evaluation.audit import audit as audit
+    from graddiv.evaluation.compare import compare as compare
     from graddiv.networks import *  # noqa: F403
     from graddiv.objective import Adversary as Adversary
     from graddiv.objective import Objective as Objective
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "graddiv.evaluation.audit": "audit",
+    "graddiv.evaluation.compare": "compare",
     "graddiv.evaluation": "evaluate",
     "graddiv.diversity": "GradDiv",
     "graddiv.objective": "Adversary Objective",

@@ -17,6 +17,7 @@ from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment, parse
 from graddiv.networks import RandomizedNetwork
 from graddiv.records.record import CHECKLIST as CHECKLIST
+from graddiv.references import file_of, is_code, name_of
 
 FORMAT = 1  #: The format of run directories; a version that changes them increases it.
 
@@ -168,17 +169,49 @@ def network_of(path: Path) -> dict[str, Tensor]:
     return Run(path).state() if store.is_directory(path) else store.read_state(path)
 
 
+PLACES = (("network", "from"), ("network", "file"), ("data", "file"), ("data", "file_test"))
+"""Where settings name a file of the user's own."""
+
+
+def files_in(values: Mapping[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The tables of settings that name a file by its path; a path alone becomes one."""
+    found = {}
+    for section, key in PLACES:
+        table = values.get(section)
+        if isinstance(table, dict) and table.get(key):
+            if isinstance(table[key], str):
+                table[key] = {"path": table[key]}
+            if isinstance(table[key], dict) and isinstance(table[key].get("path"), str):
+                found[section, key] = table[key]
+    return found
+
+
+def name_own(values: Mapping[str, Any]) -> None:
+    """Where data.name or network.architecture refers to a file, let `file` name it too."""
+    for section, key in (("data", "name"), ("network", "architecture")):
+        table = values.get(section)
+        path = table.get(key) if isinstance(table, dict) else None
+        if isinstance(table, dict) and isinstance(path, str) and (is_code(path) or path.endswith(".npz")):
+            named = table.get("file") if isinstance(table.get("file"), str) else {"path": path}  # set beside the name
+            table |= {"file": named, key: name_of(path)}
+
+
 def at_home(values: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """Settings of a file in `folder`, with the path of the network to start from, seen from there or beside it."""
-    network = values.get("network")
-    start = network.get("from") if isinstance(network, dict) else None
-    path = start.get("path") if isinstance(start, dict) else start
-    if not isinstance(network, dict) or not isinstance(path, str) or not path:
-        return values
-    beside = folder.parent / Path(path).name  # of runs that were copied together
-    places = [str(folder / path), path, str(beside)]
-    there = next(filter(os.path.exists, places), path)
-    return values | {"network": network | {"from": start | {"path": there} if isinstance(start, dict) else there}}
+    """Settings of a file in `folder`, with the paths of other files, seen from there or beside it."""
+    name_own(values)
+    for table in files_in(values).values():
+        path = table["path"]
+        beside = folder.parent / Path(path).name  # of runs that were copied together
+        places = (str(folder / path), path, str(beside))
+        table["path"] = next((place for place in places if file_of(place) is not None), path)
+    return values
+
+
+def seen_from(reference: str, folder: Path) -> str:
+    """The reference as seen from a folder; that of an imported module stays."""
+    if (path := file_of(reference)) is None:
+        return reference
+    return os.path.relpath(path.resolve(), folder.resolve()) + reference.removeprefix(str(path))
 
 
 def starting_point(path: Path) -> dict[str, str]:

@@ -71,6 +71,14 @@ def _shift(z: Int64[Tensor, "..."], bits: int) -> Int64[Tensor, "..."]:
 _GOLDEN = _signed(0x9E3779B97F4A7C15)  # splitmix64 (Steele, Lea, Flood 2014): increment and, above, its finalizer
 
 
+def states() -> object:
+    """Return the states of the global generators of Python, NumPy and torch, to be compared with earlier ones."""
+    device, (_, words, *rest) = accelerator(), np.random.get_state()
+    of_torch = [torch.random.get_rng_state()]
+    of_torch += [] if device is None else [torch.get_device_module(device).get_rng_state()]
+    return [random.getstate(), np.asarray(words).tobytes(), rest, *(state.numpy().tobytes() for state in of_torch)]
+
+
 @contextmanager
 def isolated(seed: int) -> Iterator[None]:
     """Run code that draws from the global states of torch, NumPy and Python as a function of `seed`; restore them."""
@@ -79,9 +87,12 @@ def isolated(seed: int) -> Iterator[None]:
     devices = range(torch.accelerator.device_count())
     with torch.random.fork_rng(devices, device_type="cuda" if device is None else device.type):
         try:
-            random.setstate(random.Random(seed).getstate())
-            np.random.set_state(np.random.RandomState(seed % 2**32).get_state())
-            torch.random.manual_seed(seed)
+            random.seed(seed)
+            np.random.seed(seed % 2**32)
+            # not torch.manual_seed: it writes a stack trace for each kind of device that is not there
+            torch.default_generator.manual_seed(seed)
+            if device is not None:
+                torch.get_device_module(device).manual_seed_all(seed)
             yield
         finally:
             random.setstate(python_state)

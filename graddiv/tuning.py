@@ -117,7 +117,7 @@ def tune(
             "graddiv tune was started by torchrun: start it several times with one --storage instead, "
             "and each process takes trials of its own"
         )
-    data = load(experiment.data.name, "validation", data_root)
+    data = load(experiment.data.source, "validation", data_root)
     if judge.examples > len(data):
         raise GradDivError(f"examples is {judge.examples}, but there are only {len(data)} validation examples")
     data = data.take(slice(0, judge.examples))

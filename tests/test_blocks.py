@@ -34,7 +34,7 @@ PAGES = {
     **{f"docs/{name}": text for name, text in DOCUMENTS.items()},
     **{name: (ROOT / name).read_text() for name in ("CONTRIBUTING.md", "CHANGELOG.md")},
 }
-DIRECTIVES = {"{eval-rst}", "{gallery}", "{include}", "{public-names}", "{toctree}"}
+DIRECTIVES = {"{command-line}", "{eval-rst}", "{gallery}", "{include}", "{public-names}", "{recipe-keys}", "{toctree}"}
 """Blocks that Sphinx itself takes, and warns of, which is an error."""
 
 

@@ -7,6 +7,7 @@ which begins with stand-ins for what the page leaves to its reader.
 
 import ast
 import importlib.util
+import inspect
 import re
 import shlex
 import tomllib
@@ -20,12 +21,14 @@ from typer.main import get_command
 from graddiv import bayesian
 from graddiv.cli import app
 from graddiv.evaluation.budget import BUDGETS
+from graddiv.evaluation.card import ABOUT, card_of
+from graddiv.runs import Run
 from graddiv.seeding import isolated
 from tests.audit import planted
 from tests.helpers import no_type_checks
 from tests.markdown import DOCS, PAGES, ROOT, all_commands, commands, python_blocks
 
-SLOW = ("adversaries.md", "audit.md")
+SLOW = ("audit.md",)
 EQUATIONS = re.findall(r"\]\(\.\./(graddiv/[\w/]+\.py)\)((?:[:,;]? *(?:and )?`\w+[^`]*`)*)", PAGES["equations.md"])
 
 
@@ -44,7 +47,7 @@ def stand_ins() -> dict[str, Any]:
 
 
 def test_there_is_something_to_run() -> None:
-    assert {"adversaries.md", "audit.md", "concepts.md", "howto.md", "zoo.md"} <= set(WITH_PYTHON)
+    assert {"audit.md", "concepts.md", "files.md", "howto.md", "zoo.md"} <= set(WITH_PYTHON)
     assert len(all_commands()) > 30
     assert len(EQUATIONS) > 20
 
@@ -95,6 +98,16 @@ def test_links_lead_somewhere_on_github_too(page: str) -> None:
             assert ((DOCS / page).parent / target).exists(), target
 
 
+def test_help_has_two_examples() -> None:
+    program: Any = get_command(app)
+    for name, command in program.commands.items():
+        examples = [part for part in command.help.split("\n\n") if part.startswith(f"graddiv {name}")]
+        assert len(examples) >= 2 or name in ("attack", "measure", "audit"), name
+        for example in examples:
+            with no_type_checks():
+                command.make_context(name, shlex.split(example, comments=True)[2:])
+
+
 def test_equations_name_what_is_there() -> None:
     for path, names in EQUATIONS:
         tree = ast.parse((ROOT / path).read_text())
@@ -115,7 +128,7 @@ def test_code_and_equations_name_each_other() -> None:
 
 
 def test_supported_versions_are_the_same_everywhere() -> None:
-    """In pyproject.toml, in what CI runs (the oldest and the newest), and in what docs/api.md promises."""
+    """In pyproject.toml, in what CI runs (the oldest and the newest), and in what docs/api/index.md promises."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     pythons = [c.rsplit(" ", 1)[1] for c in project["classifiers"] if re.search(r"Python :: 3\.\d+$", c)]
     torch = next(d for d in project["dependencies"] if d.startswith("torch"))
@@ -125,5 +138,32 @@ def test_supported_versions_are_the_same_everywhere() -> None:
     assert project["requires-python"] == f">={pythons[0]}"
     assert re.search(r"python: \[(.*)\]", ci)[1] == f'"{pythons[0]}", "{pythons[-1]}"'  # type: ignore[index]
     assert re.search(r"torch: \[(.*)\]", ci)[1] == f'"2.{oldest}.0", "2.{newest}.0"'  # type: ignore[index]
-    assert f"Python {pythons[0]} to {pythons[-1]} and torch 2.{oldest} to 2.{newest}" in PAGES["api.md"]
+    assert f"Python {pythons[0]} to {pythons[-1]} and torch 2.{oldest} to 2.{newest}" in PAGES["api/index.md"]
     assert f"Python ({pythons[0]} or newer)" in (ROOT / "README.md").read_text()
+
+
+def test_addresses_are_the_same_everywhere() -> None:
+    """A release fills them in pyproject.toml; the site reads them there."""
+    urls = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]
+    citation = (ROOT / "CITATION.cff").read_text()
+    for address in (f'repository-code: "{urls["Repository"]}"', f'url: "{urls["Documentation"]}"', urls["Paper"]):
+        assert address in citation
+
+
+def test_files_and_cards_are_described() -> None:
+    page = PAGES["files.md"]
+    made = [each for each in vars(Run).values() if hasattr(each, "parts")]
+    assert all(f"`{Path(*each.parts)}" in page for each in made), made
+    tree = ast.parse(inspect.getsource(card_of))
+    (returned,) = (node.value for node in ast.walk(tree) if isinstance(node, ast.Return))
+    assert isinstance(returned, ast.Dict)
+    keys = {key.value for key in returned.keys if isinstance(key, ast.Constant)}
+    assert {*ABOUT, *keys} <= set(re.findall(r"`(\w+)`", page))
+
+
+def test_messages_name_no_file_that_a_wheel_lacks() -> None:
+    for path in (ROOT / "graddiv").rglob("*.py"):
+        tree = ast.parse(path.read_text())
+        statements = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}  # docstrings
+        strings = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+        assert not [node.value for node in strings if id(node) not in statements and "docs/" in node.value], path

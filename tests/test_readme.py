@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from torch import nn
 from typer.testing import CliRunner
 
 from graddiv.cli import app
+from graddiv.data import load
 from graddiv.evaluation.budget import BUDGETS
 from graddiv.recipes import recipe
 from graddiv.training import train
@@ -58,22 +60,26 @@ def test_there_is_something_to_run() -> None:
 
 @pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # after ten steps of training
 @pytest.mark.parametrize("code", [pytest.param(c, marks=[pytest.mark.slow] if "audit(" in c else []) for c in PYTHON])
-def test_python_blocks(code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each is a whole program; small is only how many steps it takes, how many digits it sees, and the budget."""
+def test_python_blocks(
+    code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is a whole program but for the reader's model and data; small is only how many steps and digits it takes."""
     monkeypatch.setitem(BUDGETS["audit"], "quick", BUDGET)
     monkeypatch.chdir(tmp_path)
-    small = re.sub(r"range\((?:200|300)\):", "range(10):", code).replace("range(100)", "range(12)")
-    small = small.replace("warmup=50, rampup=100", "warmup=2, rampup=2")
-    namespace: dict[str, Any] = {}
+    small = re.sub(r"range\(200\):", "range(10):", code).replace("warmup=50, rampup=100", "warmup=2, rampup=2")
+    x, y = load("mnist-mini", "test").batch(range(12))
+    namespace: dict[str, Any] = {"model": nn.Sequential(nn.Flatten(), nn.Linear(784, 10)), "x": x, "y": y}
     with no_type_checks():
         exec(compile(small, "README.md", "exec"), namespace)
-    assert namespace["loss"].requires_grad
-    if "objective" in namespace:
-        assert set(namespace["objective"].parts) == {"loss", "adversarial", "kl", "graddiv"}
-        sigma = next(iter(namespace["F"].log_sigma.values()))
-        assert sigma.std() > 0  # it learnt
     if "report" in namespace:
-        assert (tmp_path / "audits" / "mc-dropout" / "report.html").exists()
+        assert (tmp_path / "audits" / "mine" / "report.html").exists()
+        return
+    assert namespace["loss"].requires_grad
+    assert set(namespace["objective"].parts) == {"loss", "adversarial", "kl", "graddiv"}
+    sigma = next(iter(namespace["F"].log_sigma.values()))
+    assert sigma.std() > 0  # it learnt
+    before, after = re.findall(r"(\d+)% of attacked", capsys.readouterr().out)
+    assert int(after) > int(before) + 10
 
 
 @pytest.mark.parametrize("target", TARGETS)

@@ -132,7 +132,7 @@ def test_records_are_read_and_tabled_at_any_depth(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_records_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(GradDivError, match=r"there are no records below .* 'graddiv attack RUN' makes them"):
+    with pytest.raises(GradDivError, match=r"there are no records below .* 'graddiv attack' makes them"):
         read_all(tmp_path)
 
 

@@ -21,6 +21,7 @@ from graddiv.networks import RandomizedNetwork
 from graddiv.paper.planning import gathered
 from graddiv.paper.shipped import shipped
 from graddiv.records import AttackRecord
+from graddiv.records.mechanism import ContrastRecord
 from graddiv.report.output import NOT_APPLICABLE
 from graddiv.report.page import render
 from graddiv.report.plan import RUNS, Plan
@@ -118,16 +119,86 @@ def test_the_evidence_fits_in_a_hand() -> None:
 
 def test_the_table_of_losses_is_that_of_the_logs_and_the_records() -> None:
     rows = []
-    for name in Plan.load(STUDY).runs:
+    for name, run in Plan.load(STUDY).runs.items():
         stored = Run(STUDY / RUNS / name)
-        if stored.experiment.method == "adv-bnn+graddiv":
+        if run.title in ("Adv-BNN + GradDiv", "Adv-BNN + GradDiv, 12 epochs"):
             found = (AttackRecord.load(stored.records / f"pgd-eot20-m20-eps{e}-r0.record") for e in (0.3, 0.36))
             cells = [f"{50 * (record.correct.mean() + record.correct_again.mean()):.1f}" for record in found]
             stage = f"{stored.experiment.schedule[-1].epochs} epochs"
             row = (str(stored.experiment.seed), stage, f"{stored.epochs[-1]['loss']:.2f}", *cells)
             rows.append((stored.epochs[-1]["loss"], f"| {' | '.join(row)} |"))
-    assert len(rows) == 5
+    assert len(rows) >= 5
     assert "\n".join(row for _, row in sorted(rows)) in (ROOT / "docs" / "findings.md").read_text()
+
+
+METHODS = {"adv-bnn": "Adv-BNN", "adv-bnn+control": "control", "adv-bnn+graddiv": "with GradDiv"}
+
+
+def section(page: str, begins: str) -> str:
+    """The text below one heading of a page."""
+    text = (ROOT / "docs" / page).read_text()
+    text = text[text.index(f"## {begins}") :]
+    return text[: text.find("\n## ", 5)]
+
+
+def test_the_table_of_lost_contrast_is_that_of_the_records() -> None:
+    header, _, *rows = re.findall(r"^\|(.*)\|$", section("mechanism.md", "The network tolerates"), re.MULTILINE)
+    distances = [float(text) for text in re.findall(r"d = (\S+)", header)]
+    expected = []
+    for path in (STUDY / RUNS).glob("*/records/contrast.record"):
+        record, run = ContrastRecord.load(path), Run(path.parent.parent).experiment
+        shares = [100 * record.right[:, record.distances.index(d)].mean() for d in distances]
+        attacked = AttackRecord.load(path.parent / "pgd-eot20-m20-eps0.36-r0.record")
+        shares.append(50 * (attacked.correct.mean() + attacked.correct_again.mean()))
+        cells = [f"seed {run.seed}, {METHODS[run.method]}", *(f"{share:.1f}" for share in shares)]
+        expected.append(f" {' | '.join(cells)} ")
+    assert sorted(rows) == sorted(expected)
+
+
+def test_the_numbers_about_the_path_of_the_attack_are_those_of_the_records() -> None:
+    text = section("mechanism.md", "The adversary is not lost").replace("−", "-")
+    found = {f"{float(row[key]):.{d}f}" for row in rows_of(STUDY, "path") for key, d in PATH_DIGITS}
+    numbers = set(re.findall(r"-?\d+\.\d+", text)) - {"0.36"}
+    assert len(numbers) >= 10
+    assert numbers <= found
+
+
+PATH_DIGITS = [("rho", 2), ("length", 1), ("margin", 1), ("margin", 2)]
+
+
+def test_the_table_of_short_and_long_trainings_is_that_of_the_logs_and_the_records() -> None:
+    """Each row: the mean over its trainings of the last adversarial loss, of EOT-PGD, and of EOT-SPGD at 0.36."""
+    rows = re.findall(r"^\|(.*)\|$", section("mechanism.md", "A short training"), re.MULTILINE)[2:]
+    wanted = {  # the study, the method, its seeds
+        "Adv-BNN, 12 epochs": (SHORT, "Adv-BNN", range(5)),
+        "Adv-BNN, 60 epochs": (STUDY, "Adv-BNN", range(5)),
+        "the best training with GradDiv (seed 0)": (STUDY, "Adv-BNN + GradDiv", [0]),
+    }
+    assert [row.split("|")[0].strip() for row in rows] == list(wanted)
+    for row, (study, title, seeds) in zip(rows, wanted.values(), strict=True):
+        runs = [Run(study / RUNS / name) for name, run in Plan.load(study).runs.items() if run.title == title]
+        runs = [run for run in runs if run.experiment.seed in seeds]
+        expected = [str(len(runs)), f"{mean(run.epochs[-1]['adversarial'] for run in runs):.2f}"]
+        attacks = [f"pgd-eot20-m20-eps{epsilon}" for epsilon in (0.3, 0.34, 0.36, 0.38, 0.4)]
+        for attack in (*attacks, "spgd-eot4-m100-eps0.36"):
+            paths = [run.records / f"{attack}-r0.record" for run in runs]
+            found = [AttackRecord.load(path) for path in paths if path.exists()]
+            expected.append(f"{mean(50 * (r.correct.mean() + r.correct_again.mean()) for r in found):.1f}")
+        assert [cell.strip() for cell in row.split("|")[1:]] == expected
+
+
+def test_the_digits_that_survive_are_those_of_the_records() -> None:
+    text = section("mechanism.md", "Which images")
+    survive = {}
+    for run in (Run(STUDY / RUNS / name) for name in Plan.load(STUDY).runs):
+        if run.experiment.seed == 0 and (run.records / "contrast.record").exists():
+            record = AttackRecord.load(run.records / "pgd-eot20-m20-eps0.36-r0.record")
+            survive[run.experiment.method] = record.correct & record.correct_again
+    base, graddiv = survive["adv-bnn"], survive["adv-bnn+graddiv"]
+    counts = (base & graddiv).sum(), (graddiv & ~base).sum(), (base & ~graddiv).sum()
+    said = re.search(r"(\d+) digits survive in both, (\d+) only with GradDiv, and (\w+) only without", text)
+    assert said is not None
+    assert counts == (int(said[1]), int(said[2]), int(COUNTS[said[3]]))
 
 
 def test_files_of_the_archives_have_checksums() -> None:
@@ -175,7 +246,6 @@ def curves_of(*prefixes: str) -> tuple[str, ...]:
     [
         ("README.md", "What it found", STUDY, curves_of("", "longer-")),
         ("docs/findings.md", "In short", STUDY, (*curves_of("", "longer-"), "transfer")),
-        ("docs/findings.md", "The main", STUDY, curves_of("")),
         ("docs/findings.md", "Why", STUDY, curves_of("", "longer-")),
         ("docs/twelve-epochs.md", "Five", SHORT, curves_of("")),
         ("docs/twelve-epochs.md", "The two ways", SHORT, curves_of("filter-", "filter-again-")),

@@ -13,6 +13,8 @@ from benchmarks.planted.toys import Linear, images, radius, shortest_way
 from graddiv.seeding import generator
 
 decoy = partial(plant, family="decoy", images=digits, epsilon=EPSILON)
+NEAR = 0.1
+"""A radius at which little transfers from one network to another."""
 
 
 def fixed(*shape: int, share: float, seed: int = 5) -> Tensor:
@@ -109,7 +111,7 @@ plant(
 )  # fmt: skip
 decoy(
     "decoy-robust", fault="the values of a plain network, the gradient of a robust one", partial=True,
-    make=lambda: AsIf(plain(), robust()), find=through(plain),
+    make=lambda: AsIf(plain(), robust()), find=through(plain), epsilon=NEAR,
 )  # fmt: skip
 decoy(
     "decoy-mixed", fault="three quarters of the gradient are a robust network's", partial=True,
@@ -126,11 +128,11 @@ decoy(
 )  # fmt: skip
 decoy(
     "decoy-unsure", fault="right where the network is sure, a robust network's near the boundary", partial=True,
-    make=lambda: OfConfidence(plain(), robust(), 3.0), find=through(plain),
+    make=lambda: OfConfidence(plain(), robust(), 8.0), find=through(plain), epsilon=NEAR,
 )  # fmt: skip
 decoy(
     "decoy-dark", fault="images with much ink get the gradient of a robust network", partial=True,
-    make=lambda: OfImage(plain(), robust(), 0.09), find=through(plain),
+    make=lambda: OfImage(plain(), robust(), 0.09), find=through(plain), epsilon=NEAR,
 )  # fmt: skip
 decoy(
     "decoy-by-chance", fault="nine calls in ten have the gradient of a robust network", partial=True, random=True,
@@ -142,7 +144,7 @@ decoy(
 )  # fmt: skip
 decoy(
     "reversed-pixels", fault="the gradient is reversed at 45 % of the pixels", partial=True,
-    make=lambda: nn.Sequential(reversed_at(fixed(28, 28, share=0.45)), plain()), find=through(plain),
+    make=lambda: nn.Sequential(reversed_at(fixed(28, 28, share=0.45)), plain()), find=through(plain), epsilon=NEAR,
 )  # fmt: skip
 decoy(
     "cut-middle", fault="no gradient at the pixels in the middle", partial=True,
@@ -159,7 +161,7 @@ decoy(
 )  # fmt: skip
 decoy(
     "clipped-gradient", fault="only the smaller three fifths of the gradient are left", partial=True,
-    make=lambda: nn.Sequential(Backward(smallest), plain()), find=through(plain),
+    make=lambda: nn.Sequential(Backward(smallest), plain()), find=through(plain), epsilon=NEAR,
 )  # fmt: skip
 
 

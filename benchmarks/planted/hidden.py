@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from benchmarks.planted.attacks import through
 from benchmarks.planted.blocks import Apply, AsIf, Gated, KWinners, Sum
-from benchmarks.planted.digits import EPSILON, beside, cnn, digits, mlp, plain, robust, trained
+from benchmarks.planted.digits import EPSILON, beside, cnn, digits, plain, robust, trained
 from benchmarks.planted.record import plant
 from benchmarks.planted.toys import PROTOTYPES, Linear, images, radius
 from graddiv.seeding import generator
@@ -90,11 +90,9 @@ def largest(share: float) -> nn.Module:
     return KWinners(share)
 
 
-def winners(share: float, seen: float | None = None, epsilon: float = 0.0) -> nn.Module:
+def winners(share: float, seen: float | None = None) -> nn.Module:
     """A network with k winners; `seen` is the share that the attacker lets win."""
-    module = trained(
-        f"winners-{share}-{epsilon}", lambda: cnn(activation=lambda: KWinners(share)), epsilon=epsilon, epochs=5
-    )
+    module = trained(f"winners-{share}", lambda: cnn(activation=lambda: KWinners(share)), epochs=5)
     for layer in module.modules():
         if isinstance(layer, KWinners):
             layer.share = seen or share
@@ -114,14 +112,14 @@ class Jittered(nn.Module):
 
 def soft_threshold() -> nn.Module:
     """A slope in place of the mean of the random thresholds below."""
-    return Apply(lambda x: torch.sigmoid(12 * (x - 0.25)))
+    return Apply(lambda x: torch.sigmoid(20 * (x - 0.125)))
 
 
 class Thresholded(nn.Module):
     """Each pixel is black or white, by a threshold drawn at each call."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x > 0.1 + 0.3 * torch.rand(())).to(x.dtype)
+        return (x > 0.05 + 0.15 * torch.rand(())).to(x.dtype)
 
 
 plant(
@@ -189,11 +187,6 @@ for share in (0.05, 0.15):
         ),
     )  # fmt: skip
 hidden(
-    "winners-10-adversarial", fault="10 % of the activations win; trained adversarially by the gradient of winners",
-    make=lambda: winners(0.1, epsilon=0.2), partial=True,
-    find=through(lambda: Jittered(winners(0.1, epsilon=0.2)), lambda: winners(0.1, 0.3, epsilon=0.2), n=6, queries=500),
-)  # fmt: skip
-hidden(
     "sparsified", fault="only the brightest eighth of the pixels is seen", partial=True,
     make=lambda: nn.Sequential(largest(0.125), on_largest()),
     find=through(
@@ -233,7 +226,6 @@ hidden(
     find=through(lambda: Gated(frame, 0.03, robust(), blend(), slope=100.0), restarts=2),
 )  # fmt: skip
 hidden(
-    "sigmoid-control", fault="a network whose activations are sigmoids instead of winners", sound=True,
-    make=lambda: trained("sigmoids", lambda: mlp(activation=nn.Sigmoid), epsilon=0.15, epochs=5),
-    find=through(lambda: trained("sigmoids", lambda: mlp(activation=nn.Sigmoid), epsilon=0.15, epochs=5), restarts=2),
+    "winners-control", fault="the same network with all activations, at a radius that leaves it most", sound=True,
+    make=plain, find=through(plain, restarts=2), epsilon=0.05,
 )  # fmt: skip

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.planted.attacks import through
-from benchmarks.planted.blocks import AsIf, Blind, Channels, blurred, mean_filter, median
+from benchmarks.planted.blocks import AsIf, Blind, blurred, mean_filter, median
 from benchmarks.planted.digits import EPSILON, beside, cnn, digits, trained
 from benchmarks.planted.record import plant
 from benchmarks.planted.toys import Linear, images, radius, shortest_way
@@ -69,15 +69,6 @@ def cleaned(name: str, step: nn.Module) -> nn.Module:
     return nn.Sequential(step, trained(f"on-{name}", lambda: nn.Sequential(STEPS[name](), cnn()))[1])
 
 
-def fused(step: nn.Module, name: str) -> nn.Module:
-    """One network that sees both images, trained adversarially by the gradient of the one that is not purified."""
-    both = trained(
-        f"fused-{name}", lambda: nn.Sequential(Channels(nn.Identity(), Blind(STEPS[name]())), cnn(2)),
-        epsilon=0.2, epochs=5,
-    )[1]  # fmt: skip
-    return nn.Sequential(Channels(nn.Identity(), step), both)
-
-
 for name, make in STEPS.items():
     if name in ("blur", "projection"):
         purified(
@@ -90,14 +81,6 @@ for name, make in STEPS.items():
         fault=f"the half that decides sees the image purified by {name} under no_grad; the other half is robust",
         make=lambda name=name, make=make: beside(cleaned(name, Blind(make()))),
         find=through(lambda name=name, make=make: beside(cleaned(name, make()))),
-    )  # fmt: skip
-    if name == "blur":  # blurring leaves too much to the half that has a gradient
-        continue
-    purified(
-        f"{name}-blind-fused", partial=True,
-        fault=f"one network sees the image and its purified copy ({name}, no_grad); trained by half of the gradient",
-        make=lambda name=name, make=make: fused(Blind(make()), name),
-        find=through(lambda name=name, make=make: fused(make(), name)),
     )  # fmt: skip
 purified(
     "residual-detached", fault="x - 0.8 (x - median(x)).detach(): the gradient takes the step for the identity",

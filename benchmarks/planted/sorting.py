@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.planted.attacks import through
-from benchmarks.planted.blocks import Apply, AsIf, Channels, Lookup, SoftLookup, mean_filter, median
+from benchmarks.planted.blocks import Apply, AsIf, Lookup, SoftLookup, mean_filter, median
 from benchmarks.planted.digits import EPSILON, beside, cnn, digits, plain, robust, trained
 from benchmarks.planted.record import plant
 from benchmarks.planted.toys import Linear, images, radius, shortest_way
@@ -47,26 +47,18 @@ def looked_up(soft: bool = False) -> nn.Module:
     return nn.Sequential(AsIf(hard[0], table), hard[1])
 
 
-def with_ranks(step: nn.Module) -> nn.Module:
-    """The image and its ranks, trained adversarially by the image's gradient alone."""
-    both = trained(
-        "with-ranks", lambda: nn.Sequential(Channels(nn.Identity(), Apply(ranks)), cnn(2)), epsilon=0.2, epochs=5
-    )
-    return nn.Sequential(Channels(nn.Identity(), step), both[1])
-
-
 class Pooled(nn.Module):
-    """Windows of 2 x 2 pixels by a table of 4 gray values of their largest, beside the image's mean."""
+    """The largest pixel of each window of 2 x 2, as one of 8 gray values that a table has."""
 
     def __init__(self, *, soft: bool = False) -> None:
         super().__init__()
-        self.soft, self.values = soft, torch.tensor([0.0, 0.35, 0.7, 1.0])
+        self.soft, self.values = soft, torch.linspace(0, 1, 8)
 
     def forward(self, x: Tensor) -> Tensor:
         top = nn.functional.max_pool2d(x, 2)
         if self.soft:
             return nn.functional.interpolate(top, scale_factor=2)
-        table = self.values[(4 * top).long().clamp_max(3)]
+        table = self.values[(8 * top).long().clamp_max(7)]
         return nn.functional.interpolate(table, scale_factor=2)
 
 
@@ -111,10 +103,16 @@ sorting(
     find=through(lambda: beside(nn.Sequential(AsIf(Pooled(), Pooled(soft=True)), on_pooled())), restarts=2),
 )  # fmt: skip
 sorting(
-    "ranks-beside", fault="one network sees the image and the ranks of its pixels; trained by half of the gradient",
-    make=lambda: with_ranks(Apply(ranks)), partial=True,
-    find=through(lambda: with_ranks(AsIf(Apply(ranks), Apply(soft_ranks))), restarts=2),
+    "ranks-beside", fault="the half that decides sees the ranks of pixels, by comparisons; the other half is robust",
+    make=lambda: beside(nn.Sequential(Apply(ranks), on_ranks())), partial=True,
+    find=through(lambda: beside(nn.Sequential(AsIf(Apply(ranks), Apply(soft_ranks)), on_ranks())), restarts=2),
 )  # fmt: skip
+
+
+def on_ranks() -> nn.Module:
+    return trained("on-ranks", lambda: nn.Sequential(Apply(ranks), cnn()))[1]
+
+
 sorting(
     "median", fault="a median filter with its gradient, which follows one pixel of a window at a time",
     make=lambda: nn.Sequential(median(), on_median()),

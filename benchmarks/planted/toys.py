@@ -61,8 +61,9 @@ def shortest_way(planted: Planted) -> Tensor:
     (x, y), module, geometry = planted.images(), Linear(), NORMS[planted.norm]
     nearest = _radii(x, y, planted.norm).argmin(1)
     direction = (module.weight[nearest] - module.weight[y]).detach().view_as(x)
-    epsilon = torch.full((len(x),), planted.epsilon)
-    return geometry.shrink(geometry.project(x + geometry.steepest(direction, epsilon), x, epsilon), x, epsilon.double())
+    epsilon = torch.full((len(x),), planted.epsilon, dtype=torch.float64)
+    moved = geometry.project(x + geometry.steepest(direction, epsilon.float()), x, epsilon.float())
+    return geometry.shrink(moved, x, epsilon)
 
 
 def proved_share(planted: Planted) -> float:

@@ -86,17 +86,18 @@ def described(name: str) -> str:
 
 
 class PublicNames(SphinxDirective):
-    """The names of `graddiv.__all__` with their first lines, each a link to its description."""
+    """Public names, those in its content, with their first lines, each a link to its description."""
+
+    has_content = True
 
     def run(self) -> list[nodes.Node]:
         import graddiv
 
         lines = ["| name | what it is |", "|---|---|"]
-        for name in graddiv.__all__:
-            if not name.startswith("__"):
-                first = (getattr(graddiv, name).__doc__ or "").strip().splitlines()[0]
-                cell = re.sub(r"([|_])", r"\\\1", first)
-                lines.append(f"| {{py:obj}}`{name} <{described(name)}>` | {cell} |")
+        for name in " ".join(self.content).split():
+            first = (getattr(graddiv, name).__doc__ or "").strip().splitlines()[0]
+            cell = re.sub(r"([|_])", r"\\\1", first)
+            lines.append(f"| {{py:obj}}`{name} <{described(name)}>` | {cell} |")
         return self.parse_text_to_nodes("\n".join(lines))
 
 

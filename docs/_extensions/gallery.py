@@ -1,4 +1,4 @@
-"""Every table and figure that `graddiv reproduce` makes, from the registry, with the pictures that are stored."""
+"""The tables and figures of `graddiv reproduce` that are stored, and the commands of the others, from the registry."""
 
 import os
 import re
@@ -21,10 +21,9 @@ SECTIONS = {
     "The defenses of the literature": (ZOO,),
 }
 ABOUT = {
-    "The demo": "`make demo`, or `graddiv reproduce demo`: two networks that come with the package, of the study whose "
-    "figures stand below.",
-    "The paper's MNIST findings re-tested": "What came out so far is in [findings.md](findings.md).",
-    "The defenses of the literature": "They are described in [zoo.md](zoo.md).",
+    "The demo": "`make demo` or `graddiv reproduce demo` attacks two networks that come with the package.",
+    "The paper's MNIST findings re-tested": "[Findings](findings.md) explains them.",
+    "The defenses of the literature": "[Other defenses](zoo.md) explains them.",
 }
 
 
@@ -34,25 +33,31 @@ def training_time(entry: Entry, scale: str) -> str:
     return "" if seconds is None else f"{scale} {duration(seconds)}"
 
 
-def described(entry: Entry) -> str:
-    """An entry as Markdown."""
+def command(entry: Entry) -> str:
+    """The command that makes an entry."""
     target, scale = ("demo", "demo") if entry in DEMO else (entry.name, cheapest(entry))
-    methods = "; ".join(dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0])))
-    times = "none, its networks come with the package" if entry.shipped else "; ".join(
-        time for s in SCALES if (time := training_time(entry, s)))  # fmt: skip
-    lines = [
-        f"### {entry.title}",
-        f"```sh\ngraddiv reproduce {target} --scale {scale}\n```",
-        f"Makes {', '.join(f'`{render.draw}`' for render in entry.renders)} of {methods}. "
-        f"Training on two CPU cores: {times}.",
-    ]
-    found = list(shown(entry))
+    return f"graddiv reproduce {target} --scale {scale}"
+
+
+def times(entry: Entry) -> str:
+    """How long training takes at each scale, on two CPU cores."""
+    if entry.shipped:
+        return "none, its networks come with the package"
+    return "; ".join(time for scale in SCALES if (time := training_time(entry, scale)))
+
+
+def described(entry: Entry, found: list[Shown]) -> str:
+    """What is stored of an entry, as Markdown."""
+    lines = [f"### {entry.title}", f"```sh\n{command(entry)}\n```", f"Training on two CPU cores: {times(entry)}."]
     for each in found:
         lines += [picture(entry, each), f"*{origin(each)}*"]
-    if len(found) < len(entry.renders):
-        missing = "Nothing" if not found else "Nothing more"
-        lines.append(f"*{missing} of it is stored: the command makes it.*")
     return "\n\n".join(lines)
+
+
+def listed(entries: list[Entry]) -> str:
+    """Entries of which nothing is stored, as a table."""
+    rows = [f"| {entry.title} | `{command(entry)}` | {times(entry)} |" for entry in entries]
+    return "\n".join(["| table or figure | command | training on two CPU cores |", "|---|---|---|", *rows])
 
 
 def cheapest(entry: Entry) -> str:
@@ -82,10 +87,16 @@ class Gallery(SphinxDirective):
     def run(self) -> list[nodes.Node]:
         for plan in RESULTS.glob("*/plan.json"):
             self.env.note_dependency(str(plan))
-        parts = []
+        parts: list[str] = []
+        absent: list[Entry] = []
         for section, entries in SECTIONS.items():
-            parts += [f"## {section}", ABOUT.get(section, "")]
-            parts += [described(entry) for entry in entries]
+            stored = [(entry, found) for entry in entries if (found := list(shown(entry)))]
+            absent += [entry for entry in entries if entry not in [each for each, _ in stored]]
+            if stored:
+                parts += [f"## {section}", ABOUT.get(section, "")]
+                parts += [described(entry, found) for entry, found in stored]
+        if absent:
+            parts += ["## Not stored", listed(absent)]
         return self.parse_text_to_nodes("\n\n".join(parts), allow_section_headings=True)
 
 

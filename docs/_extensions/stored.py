@@ -14,7 +14,6 @@ from graddiv.recipes import title
 from graddiv.report.comparison import Comparison, load_run
 from graddiv.report.output import RENDERERS, save
 from graddiv.report.plan import Plan, PlannedItem, PlanReader
-from graddiv.report.published import PaperValues
 
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS.parent / "results"
@@ -66,7 +65,7 @@ def _of_stored(report: Path, entry: Entry, render: Render) -> Shown | None:
     if stored and item in plan.items and item.renderer == render.draw:
         return Shown(stored[0], report, methods, plan.scale, drawn=False)
     try:
-        path = _draw(render, PlanReader(plan, PaperValues).comparison(item), f"{report.name}-{item.name}")
+        path = _draw(render, PlanReader(plan).comparison(item), f"{report.name}-{item.name}")
     except GradDivError:  # it needs more methods than were run
         return None
     return Shown(path, report, methods, plan.scale, drawn=True)
@@ -88,7 +87,7 @@ def _of_shipped(entry: Entry, render: Render) -> Shown | None:
     if render.of:
         return None
     runs = [load_run(shipped(method).path, title(method), ()) for method in entry.methods]
-    comparison = Comparison(tuple(runs), runs[0].experiment.scale, PaperValues)
+    comparison = Comparison(tuple(runs), runs[0].experiment.scale)
     methods = tuple(run.title for run in runs)
     path = _draw(render, comparison, "shipped")
     return Shown(path, shipped(entry.methods[0]).path.parent, methods, comparison.scale, drawn=True)

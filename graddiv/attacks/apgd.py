@@ -65,7 +65,7 @@ class APGD(Attack):
         return highest(candidates, view.losses(fresh, candidates.unbind(), y, self.objective))
 
     def start(self, problem: Problem, restart: int) -> Images:
-        """x0 + epsilon t / |t|_p with t uniform in the cube for Linf, normal for L2; clipped to the box."""
+        """x0 + epsilon t / |t|_p with t uniform in the cube for Linf, normal otherwise; projected to the box."""
         x0, u = problem.x0, problem.uniform("start", restart)
         t = 2 * u - 1 if isinstance(self.geometry, Linf) else torch.special.ndtri(u.clamp(2**-54, 1 - 2**-53))
         t = (t / per_example(self.geometry.norm(t), t)).to(x0.dtype).reshape(x0.shape)
@@ -93,7 +93,7 @@ class APGD(Attack):
         loss, checked_loss = torch.zeros_like(loss), loss
         for k in range(self.m):
             a = self.momentum if k else 1.0
-            z = project(x + self.geometry.steepest(g, eta))
+            z = project(self.geometry.step(x, g, eta))
             x, previous = project(x + a * (z - x) + (1 - a) * (x - previous)), x
             loss_before, (g, _, loss) = loss, gradient(first + k + 1, x)
             rises = rises + (loss > loss_before)

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from graddiv.attacks.attack import Problem, highest
 from graddiv.attacks.minimal import MinimalAttack, Unconfirmed, first_reach, margins_at, to_hyperplane
-from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Linf, PerExample, per_example
 from graddiv.losses import margin
 from graddiv.registries import Count, Positive, PositiveShare, Range
@@ -41,12 +40,7 @@ class BB(MinimalAttack):
     overshoot: Annotated[float, Range(ge=1, lt=2)] = 1.1  #: how far steps lead beyond the boundary; 1 leads to it
     name = "B&B"
     passes_per_iteration = 4.0
-    reference_clips = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not isinstance(self.geometry, Linf):
-            raise GradDivError(f"the geometry is {self.geometry.name}, expected Linf, the only norm of B&B here")
+    norms = (Linf,)
 
     def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         view, y = problem.view, problem.y

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, ReturnRule, explaining, highest, keep_best
 from graddiv.attacks.view import View
-from graddiv.geometry import Geometry, Images, Labels, PerExample, per_example
+from graddiv.geometry import Geometry, Images, Labels, PerExample, filled, per_example
 from graddiv.losses import margin
 from graddiv.registries import Count, PositiveShare, Range, Share
 
@@ -60,11 +60,21 @@ class MinimalAttack(Attack):
     """
 
     return_rule: ReturnRule = "strong"  #: which point is returned, as described above
-    reference_clips: ClassVar[bool]  #: whether the reference clips a point outside the radius, or returns x0 for it
+    aims_by = "margin"
+    reference_clips: ClassVar[bool] = True  #: whether the reference clips a point outside the radius, not returns x0
 
     @abstractmethod
     def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         """Run once and offer every point to `pool`; adversarial points farther than `radius` are of no use."""
+
+    def beginning(self, problem: Problem, restart: int, radius: PerExample) -> Images:
+        """x0; in later restarts x0 + (radius / 2) t / |t|_p for a random t, clipped to the box."""
+        if not restart:
+            return problem.x0
+        unbounded: Geometry = replace(self.geometry, bounds=(-math.inf, math.inf))
+        t = unbounded.random(problem.uniform("start", restart), torch.zeros_like(problem.x0), torch.ones_like(radius))
+        t = t * per_example(radius / (2 * unbounded.norm(t).clamp_min(1e-12)), t)
+        return (problem.x0 + t).clamp(*self.geometry.bounds)
 
     def run(self, problem: Problem, restart: int) -> Images:
         pool: Unconfirmed = (Strongest if problem.view.fresh else Nearest)(problem, self.geometry)
@@ -73,7 +83,15 @@ class MinimalAttack(Attack):
         self.search(problem, restart, problem.epsilon, pool)
         return pool.choice()
 
-    def nearest(self, view: View | nn.Module, x0: Images, y: Labels, *, ids: Labels | None = None) -> Images:
+    def nearest(
+        self,
+        view: View | nn.Module,
+        x0: Images,
+        y: Labels,
+        *,
+        target: int | Labels | None = None,
+        ids: Labels | None = None,
+    ) -> Images:
         """argmin |x - x0|_p over the adversarial points found, without any radius; arguments as for a call.
 
         Returns x0 itself where it is misclassified already, and the point of highest margin where none is adversarial.
@@ -82,15 +100,19 @@ class MinimalAttack(Attack):
         x0, radius = problem.x0, torch.full_like(problem.epsilon, math.inf)
         if len(x0) == 0:
             return x0.clone()
-        problem, (low, high) = replace(problem, epsilon=radius), self.geometry.bounds
+        low, high = self.geometry.bounds
         found: list[Tensor] = []
-        for restart in range(self.restarts):
-            pool = Nearest(problem, self.geometry)
-            with explaining(problem):
-                self.search(problem, restart, radius, pool)
-            found = [pool.choice(*found)]
-            radius = self.geometry.norm(found[0] - x0).clamp_max(high - low)
-        return torch.where(per_example(fresh_margins(problem, x0[None])[0] > 0, x0), x0, found[0])
+        with explaining(problem):
+            judge, _, aims = self._aims(replace(problem, epsilon=radius), target)
+            for restart in range(self.restarts):
+                pools = [Nearest(aim, self.geometry) for _, aim in aims]
+                for pool in pools:
+                    self.search(pool.problem, restart, radius, pool)
+                if len(pools) > 1:  # what is nearest to any target is judged as an error of any kind
+                    found, pools = found + [pool.choice() for pool in pools], [Nearest(judge, self.geometry)]
+                found = [pools[0].choice(*found)]
+                radius = self.geometry.norm(found[0] - x0).clamp_max(high - low)
+        return torch.where(per_example(fresh_margins(judge, x0[None])[0] > 0, x0), x0, found[0])
 
 
 class Nearest(Unconfirmed):
@@ -154,6 +176,16 @@ def margins_at(problem: Problem, points: Sequence[Images], iterations: Sequence[
     return torch.stack([margin(z / len(iterations), problem.y) for z in total])
 
 
+def nearest_boundary(
+    geometry: Geometry, gaps: Float[Tensor, "b l"], gradients: Float[Tensor, "b l ..."], x: Images
+) -> tuple[Float[Tensor, "b d"], PerExample]:
+    """Return the hyperplane <w, .> = b of the nearest boundary, of the least |z_l - z_y| / |grad (z_l - z_y)|_q."""
+    steepness: Tensor = torch.linalg.vector_norm(gradients.flatten(2), ord=geometry.q, dim=2)
+    boundary = torch.arange(len(x), device=x.device), (gaps.abs() / (steepness + 1e-12)).argmin(1)
+    w = gradients[boundary].flatten(1)
+    return w, (w * x.flatten(1)).sum(1) - gaps[boundary]
+
+
 def to_hyperplane(
     geometry: Geometry, x: Float[Tensor, "b d"], w: Float[Tensor, "b d"], b: PerExample
 ) -> Float[Tensor, "b d"]:
@@ -163,6 +195,7 @@ def to_hyperplane(
 
     Each pixel moves towards the hyperplane, d_i = min(t |w_i|^(q-1), room_i) with one t for all, until the box stops
     it.  So sum_i |w_i| |d_i| grows with t, in straight pieces between the t at which one pixel after the other stops.
+    In l_1 they move one after the other instead, the steepest first.
     """
     low, high = geometry.bounds
     # the hyperplane stays the same when w and b are scaled; without this, squares of tiny gradients underflow
@@ -172,6 +205,8 @@ def to_hyperplane(
     towards = w.sign() * torch.where(gap < 0, -1.0, 1.0).to(w.dtype)
     size = (w / largest).abs()
     room = torch.where(towards > 0, high - x, x - low)
+    if math.isinf(geometry.q):  # l_1: the steepest pixels alone move
+        return towards * filled(size, room, size, gap.abs())
     speed = size ** (geometry.q - 1)
     stop = torch.where(speed > 0, room / speed, 0.0).clamp_max(torch.finfo(x.dtype).max)
     t = first_reach(size * speed, stop, size * room, gap.abs())
@@ -215,7 +250,7 @@ class FAB(MinimalAttack):
 
     def search(self, problem: Problem, restart: int, radius: PerExample, pool: Unconfirmed) -> None:
         view, x0, y = problem.view, problem.x0, problem.y
-        x = self._start(problem, restart, radius) if restart else x0
+        x = self.beginning(problem, restart, radius)
         for k in range(restart * (self.m + 1), restart * (self.m + 1) + self.m):
             x = self._step(*view.differences(k, x, y), x, x0)
             margins = margin(view.logits(k + 1, x), y)
@@ -223,19 +258,9 @@ class FAB(MinimalAttack):
             x = torch.where(per_example(margins > 0, x), x0 + self.beta * (x - x0), x)
             problem.tick()
 
-    def _start(self, problem: Problem, restart: int, radius: PerExample) -> Images:
-        """x0 + (radius / 2) t / |t|_p for a random t, clipped to the box."""
-        unbounded: Geometry = replace(self.geometry, bounds=(-math.inf, math.inf))
-        t = unbounded.random(problem.uniform("start", restart), torch.zeros_like(problem.x0), torch.ones_like(radius))
-        t = t * per_example(radius / (2 * unbounded.norm(t).clamp_min(1e-12)), t)
-        return (problem.x0 + t).clamp(*self.geometry.bounds)
-
     def _step(self, gaps: Float[Tensor, "b l"], gradients: Float[Tensor, "b l ..."], x: Images, x0: Images) -> Images:
-        """The step of the class docstring, to the nearest boundary: the least |z_l - z_y| / |grad (z_l - z_y)|_q."""
-        steepness: Tensor = torch.linalg.vector_norm(gradients.flatten(2), ord=self.geometry.q, dim=2)
-        boundary = torch.arange(len(x), device=x.device), (gaps.abs() / (steepness + 1e-12)).argmin(1)
-        w = gradients[boundary].flatten(1)
-        b = (w * x.flatten(1)).sum(1) - gaps[boundary]
+        """The step of the class docstring."""
+        w, b = nearest_boundary(self.geometry, gaps, gradients, x)
         d, d0 = (to_hyperplane(self.geometry, point.flatten(1), w, b).view_as(x) for point in (x, x0))
         length, length0 = (self.geometry.norm(step).clamp_min(1e-8) for step in (d, d0))
         a = per_example((length / (length + length0)).clamp_max(self.alpha_max), x)

@@ -20,6 +20,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from graddiv.attacks.aim import Aimed
 from graddiv.attacks.attack import Attack, Problem
 from graddiv.attacks.suites import suite
 from graddiv.attacks.view import NetworkView, View
@@ -66,6 +67,8 @@ class PeerAttack(Attack):
         """Call the library's attack on the model; the problem has all other inputs."""
 
     def run(self, problem: Problem, restart: int) -> Images:
+        if isinstance(problem.view, Aimed):
+            raise GradDivError(f"an attack of {self.library} was given a target, expected none: its own API takes them")
         if (problem.epsilon != problem.epsilon[0]).any():
             raise GradDivError(f"epsilon differs from image to image, but {self.library} takes one for the whole batch")
         problem = replace(problem, x0=problem.x0.contiguous())  # pyautoattack knows no other memory format

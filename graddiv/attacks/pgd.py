@@ -43,7 +43,7 @@ class PGD(Attack):
         for k in range(self.m):
             iteration = restart * self.m + k
             g = self.proxy(problem.view.gradient(iteration, x, problem.y, self.objective).direction, problem, iteration)
-            x = self.geometry.project(x + self.geometry.steepest(g, self.alpha * epsilon), x0, epsilon)
+            x = self.geometry.project(self.geometry.step(x, g, self.alpha * epsilon), x0, epsilon)
             yield x
 
     def proxy(self, g: Images, problem: Problem, iteration: int) -> Images:

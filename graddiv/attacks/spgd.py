@@ -48,18 +48,18 @@ class StochasticPGD(Attack):
         for k in range(self.m):
             g = problem.view.gradient(restart * self.m + k, x, problem.y, self.objective).direction
             length = self.alpha * ((1 + math.cos(math.pi * (k / self.m))) / 2) * epsilon
-            x = self.geometry.project(x + self._step(g, length, momenta), x0, epsilon)
+            x = self.geometry.project(self._step(x, g, length, momenta), x0, epsilon)
             problem.tick()
         return x
 
-    def _step(self, g: Images, length: PerExample, momenta: list[Tensor]) -> Images:
+    def _step(self, x: Images, g: Images, length: PerExample, momenta: list[Tensor]) -> Images:
         if not momenta:
-            return self.geometry.steepest(g, length)
+            return self.geometry.step(x, g, length)
         # of mean size 1, with no entry beyond it: a single steep iteration must not fill the memory
         size = g.flatten(1).abs().mean(1)
         g = (g / per_example(size.clamp_min(torch.finfo(g.dtype).tiny), g)).clamp(-1, 1)
         momenta[:] = [beta * momentum + g for beta, momentum in zip(MOMENTA, momenta, strict=True)]
-        return torch.stack([self.geometry.steepest(momentum, length) for momentum in momenta]).mean(0)
+        return x + torch.stack([self.geometry.steepest(momentum, length) for momentum in momenta]).mean(0)
 
 
 COSINE = 0.85  #: enough draws give this cosine to the true gradient: what is left averages out over the steps

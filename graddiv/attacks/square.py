@@ -11,7 +11,7 @@ from torch.nn.functional import pad
 
 from graddiv.attacks.attack import RESCORE, Attack, Problem, highest, keep_best
 from graddiv.errors import GradDivError
-from graddiv.geometry import L2, Images, per_example
+from graddiv.geometry import L2, Images, Linf, per_example
 from graddiv.registries import Count, PositiveShare
 from graddiv.seeding import fold, uniform
 
@@ -33,6 +33,7 @@ class Square(Attack):
     m: Count = 5000  #: queries, each of which asks all models of an iteration; 5000 as in AutoAttack
     p_init: PositiveShare = 0.8  #: the share of the image that the first squares cover; the default is AutoAttack's
     name = "Square"
+    norms = (Linf, L2)
     passes_per_iteration = 1.5
 
     def run(self, problem: Problem, restart: int) -> Float[Tensor, "b c h w"]:

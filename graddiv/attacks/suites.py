@@ -9,6 +9,7 @@ from graddiv.attacks.arc import ARC
 from graddiv.attacks.attack import Attack
 from graddiv.attacks.bb import BB
 from graddiv.attacks.minimal import FAB
+from graddiv.attacks.nearest import CW, FMN, DeepFool
 from graddiv.attacks.pgd import FGSM, PGD
 from graddiv.attacks.spgd import StochasticPGD
 from graddiv.attacks.square import Square
@@ -41,6 +42,13 @@ ATTACKS: Registry[RegisteredAttack] = Registry(
         "spgd-ce": RegisteredAttack(StochasticPGD(m=100, objective="ce"), {STRONG: 100}),
         "arc": RegisteredAttack(ARC(m=20)),
         "square": RegisteredAttack(Square(m=5000), {"paper": 5000, "quick": 200, "demo": 30}),
+        # in no suite: run only where they are named
+        "pgd-t": RegisteredAttack(PGD(m=50, targets=9)),
+        "apgd-t": RegisteredAttack(APGD(m=100, objective="dlr", targets=9)),
+        "fab-t": RegisteredAttack(FAB(m=100, targets=9)),
+        "cw": RegisteredAttack(CW()),
+        "deepfool": RegisteredAttack(DeepFool()),
+        "fmn": RegisteredAttack(FMN()),
     },
 )
 

@@ -41,6 +41,7 @@ class View(ABC):
     prefix = ""  #: what stands before the attack's name in tables: PGD, EOT^1-PGD, EOT-PGD
     fresh = True  #: whether each iteration has models of its own, so that losses of two iterations cannot be compared
     n = 1  #: how many models an iteration has
+    declared = True  #: whether the caller said what is random, so that no model draws by itself
     probabilities: Weights = None  #: of these models
 
     def __init__(self) -> None:
@@ -199,6 +200,7 @@ class NetworkView(View):
 
     def __init__(self, F: RandomizedNetwork | nn.Module, seed: int) -> None:
         super().__init__()
+        self.declared = isinstance(F, RandomizedNetwork)
         self.F = F if isinstance(F, RandomizedNetwork) else Dirac(F)
         self.seed = seed
         with torch.no_grad():

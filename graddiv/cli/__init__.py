@@ -16,12 +16,12 @@ import typer
 from typer.core import TyperGroup
 
 from graddiv import __version__
-from graddiv.cli import attack, doctor, report, train
+from graddiv.cli import attack, compare, doctor, report, train
 from graddiv.errors import GradDivError, GradDivWarning
 from graddiv.progress import leads
 
 INTERRUPTED = 130  #: The exit code after Ctrl-C.
-GO_ON = {"train", "tune", "attack", "measure", "audit", "reproduce", "data"}
+GO_ON = {"train", "tune", "attack", "measure", "audit", "compare", "reproduce", "data"}
 """Commands that resume where they stopped when repeated."""
 
 
@@ -70,7 +70,7 @@ app = typer.Typer(
 )
 for function in (
     doctor.doctor, doctor.data, train.recipes, train.train, train.tune, attack.attack, attack.measure, attack.audit,
-    attack.board, report.reproduce, report.report,
+    compare.compare, attack.board, report.reproduce, report.report,
 ):  # fmt: skip
     app.command(cls=attack.MeasureCommand if function is attack.measure else None)(function)
 

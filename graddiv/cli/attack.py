@@ -1,4 +1,4 @@
-"""`graddiv attack` and `measure` evaluate a trained run, `audit` and `board` any network."""
+"""`graddiv attack`, `measure`, `audit` and `board`: of trained runs, and of any network."""
 
 from dataclasses import dataclass, field, replace
 from itertools import product
@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperCommand
 
-from graddiv.cli.options import Evaluation, Machine, command, number, numbers, suggest, whole_numbers, words
+from graddiv.cli.options import Evaluation, Machine, command, suggest, whole_numbers, words
 from graddiv.errors import GradDivError
-from graddiv.progress import Bar
+from graddiv.progress import Bar, leads
+from graddiv.references import name_of
 
 if TYPE_CHECKING:
     from graddiv.attacks import Attack
     from graddiv.evaluation.card import Audit
-    from graddiv.evaluation.examples import Bounds
     from graddiv.geometry import Geometry
 
 CHECKLIST = "checklist"  #: the name of the measurement that is a list of verdicts
@@ -59,12 +59,14 @@ class Attacks:
 
 
 @command
-def attack(runs: list[Path], /, attacks: Attacks, evaluation: Evaluation, machine: Machine) -> None:
-    """Attack trained runs in three modes and print the paper's table of each.
+def attack(models: list[str], /, attacks: Attacks, evaluation: Evaluation, machine: Machine) -> None:
+    """Attack trained runs, or models of yours, in three modes and print the paper's table of each.
+
+    graddiv attack models.py:CNN --data xs.npz --epsilon 8/255
 
     Success is judged afterwards, by an ensemble of 20 sample models the attack never saw.  Every number comes from
-    records, example by example, below RUN/records; the same command again goes on where it stopped, and only
-    computes what is missing.
+    records, example by example, below RUN/records, or records/NAME for a model of yours; the same command again goes on
+    where it stopped, and only computes what is missing.
 
     Several values of --n, --m, --restarts or --epsilon, such as --n 1,5,10, are compared with everything else equal.
     So are several runs, such as those of several lambda.
@@ -78,33 +80,45 @@ def attack(runs: list[Path], /, attacks: Attacks, evaluation: Evaluation, machin
     from graddiv.records import AttackRecord
 
     geometry, how = evaluation.geometry, attack_until_fooled if attacks.total_only else attack_all
+    if evaluation.name and len(models) > 1:
+        raise GradDivError(f"--name is given with {len(models)} models, expected one")
     # before data are loaded, since a name may be wrong
     (own, others), strong = attacks.chosen(geometry), attacks.suite == "strong" and not attacks.attacks
-    modes, models = [] if strong else parse_modes(words(attacks.modes)), whole_numbers(attacks.n)
+    modes, counts = [] if strong else parse_modes(words(attacks.modes)), whole_numbers(attacks.n)
     found: list[Any] = []
-    directories = []
+    directories = list[Path]()
     with machine.process() as process:
-        for run in runs:
-            with evaluation.of(run, process, machine, run.name if len(runs) > 1 else "") as (target, radii, session):
+        for model in models:
+            with evaluation.of(model, process, machine, several=len(models) > 1) as (target, radii, session):
                 every: dict[str, Any] = {"repeats": attacks.repeats, "random": target.random}
                 if strong:  # a pilot chooses n and m
                     passes, repeats = attacks.passes, attacks.repeats
                     wanted = strong_cells(target, radii, session, passes=passes, repeats=repeats, geometry=geometry)
                 else:
-                    wanted = [cell for n in models for cell in cells(own, radii, modes=modes, n=n, **every)]
+                    wanted = [cell for n in counts for cell in cells(own, radii, modes=modes, n=n, **every)]
                 wanted = papers_cells(wanted, target) if attacks.paper_rows else wanted
-                beside = [cell for n in models for cell in cells(others, radii, modes=["eot"], n=n, **every)]
+                beside = [cell for n in counts for cell in cells(others, radii, modes=["eot"], n=n, **every)]
                 found += how(target, list(dict.fromkeys([*wanted, *beside])), session)
-                directories.append(session.directory)
+                directories.append(session.directory or Path())
     print_records(found)
     given = {"n": attacks.n, "m": attacks.m, "restarts": attacks.restarts, "epsilon": evaluation.epsilon}
-    several = [name for name, text in given.items() if len(words(text)) > 1] + ["lam"] * (len(runs) > 1)
+    records = [record for record in found if isinstance(record, AttackRecord)]
+    several = [name for name, text in given.items() if len(words(text)) > 1]
+    several += ["lam"] * (len(models) > 1 and all(record.lam is not None for record in records))
     if len(several) == 1:
-        print_curve([record for record in found if isinstance(record, AttackRecord)], several[0])
+        print_curve(records, several[0])
     for directory in directories:
         typer.echo(f"records: {directory}")
-    names = " ".join(map(str, runs))
-    suggest(f"graddiv report {names}, or graddiv attack {names} --suite strong")
+    repeated = " ".join([*models, *(["--data", evaluation.data] if evaluation.data else [])])
+    suggest(f"{_reported(directories)}, or graddiv attack {repeated} --suite strong")
+
+
+def _reported(directories: list[Path]) -> str:
+    """The command that shows these records: a run is named where they lie beside it."""
+    from graddiv.runs import Run
+
+    of_runs = [each for each in directories if Run(each.parent).experiment_file.exists() and each.name == "records"]
+    return f"graddiv report {' '.join(str(each.parent if each in of_runs else each) for each in directories)}"
 
 
 class MeasureCommand(TyperCommand):
@@ -122,17 +136,21 @@ class MeasureCommand(TyperCommand):
 
 @command
 def measure(
-    run: Path, /, *, what: str = "", gradients: int = 100, k: int = 50, m: int = 20, quick: bool = False,
+    model: str, /, *, what: str = "", gradients: int = 100, k: int = 50, m: int = 20, quick: bool = False,
     evaluation: Evaluation, machine: Machine,
 ) -> None:  # fmt: skip
-    """Measure how concentrated a trained run's gradients are, and what an adversary gains by it.
+    """Measure how concentrated the gradients of a run or a model are, and what an adversary gains by it.
 
-    The figures of a report are drawn from these records, which lie below RUN/records.
+    graddiv measure models.py:CNN --data xs.npz --what concentration,nearby
+
+    The figures of a report are drawn from these records, which lie below RUN/records, or records/NAME for a model of
+    yours.  Says about how long it takes before it begins.
     """
     from graddiv.cli.show import print_verdicts
     from graddiv.evaluation.behaviours import checklist
     from graddiv.evaluation.budget import BUDGETS, Budget
     from graddiv.evaluation.measurements import MEASUREMENTS, defined_in
+    from graddiv.paper.tasks import checklist_passes
 
     names, norm = words(what), evaluation.norm
     asked, checked = [defined_in(name, norm) for name in names if name != CHECKLIST], CHECKLIST in names
@@ -141,66 +159,77 @@ def measure(
     if checked and len(words(evaluation.epsilon)) > 1:
         raise GradDivError(f"--epsilon is {evaluation.epsilon!r}, expected one radius: a checklist is of one")
     if quick:
-        out = evaluation.out or run / "records-quick"
-        evaluation = replace(evaluation, examples=evaluation.examples or 100, out=out)
-    with machine.process() as process, evaluation.of(run, process, machine) as (target, radii, session):
-        budget, known = Budget(gradients=gradients, models=k, m=m, norm=norm), MEASUREMENTS.values()
-        every = [e for e in known if norm in e.norms and not e.on_request]
-        every = [e for e in every if target.random or not e.of_random_networks_only]
-        chosen = product(asked if names else every, radii)
-        jobs = [job for each, radius in chosen for job in each.jobs(target, radius, budget)]
+        evaluation = replace(evaluation, examples=evaluation.examples or 100)
+    folder, judged = "records-quick" if quick else "records", evaluation
+    with machine.process() as process, judged.of(model, process, machine, folder=folder) as (target, radii, session):
+        budget = Budget(gradients=gradients, models=k, m=m, norm=norm)
+        every = asked if names else [each for each in MEASUREMENTS.values() if each.suits(target.F, norm)]
+        jobs = [job for each, radius in product(every, radii) for job in each.jobs(target, radius, budget)]
         different = list({job.file: job for job in jobs}.values())  # some do not depend on the radius
+        spent, passes = BUDGETS["checklist"]["quick" if quick else "standard"], session.passes(different)
+        passes += checklist_passes(spent, len(target.data)) / len(target.data) if checked else 0.0
+        if passes and leads():
+            typer.echo(f"about {_time(target.seconds(passes) / process.size)} on this machine", err=True)
         records, verdicts = session.run(different), []
         if checked:
-            spent = BUDGETS["checklist"]["quick" if quick else "standard"]
             verdicts = checklist(target, radii[0], session, budget=spent, geometry=evaluation.geometry)
     for record in records:
         typer.echo(record.summary)
     if checked:
-        of = f"epsilon {radii[0]:.4g}, {len(target.data)} {evaluation.split} examples"
+        of = f"epsilon {radii[0]:.4g}, {len(target.data)} {target.data.split} examples"
         print_verdicts(verdicts, f"{target.name}: {of}")
     typer.echo(f"records: {session.directory}")
-    suggest(f"graddiv report {run}" + (f", or graddiv attack {run} --suite strong" if checked else ""))
+    again = f", or graddiv attack {model} --suite strong" if checked else ""
+    suggest(_reported([session.directory or Path()]) + again)
+
+
+def _time(seconds: float) -> str:
+    """12 s, or 3 min."""
+    from graddiv.experiment import duration
+
+    return f"{max(seconds, 1):.0f} s" if seconds < 100 else duration(seconds)
 
 
 @command
 def audit(
-    model: str, /, *, data: str = "", epsilon: str = "", norm: str = "linf", budget: str = "quick",
-    bounds: str = "", examples: int | None = None, name: str | None = None, about: list[str] = [],  # noqa: B006
-    peers: list[str] = [], out: Path | None = None, seed: int = 0, batch: int = 100, machine: Machine,  # noqa: B006
+    model: str = "", /, *, budget: str = "quick", about: list[str] = [], peers: list[str] = [],  # noqa: B006
+    explain: str = "", evaluation: Evaluation, machine: Machine,
 ) -> None:  # fmt: skip
     """Audit any stochastic (or deterministic) network: look, attack, and say what is proved and what is not.
+
+    graddiv audit models.py:CNN --data xs.npz --epsilon 8/255
 
     Writes a page, a card (JSON) and the adversarial examples.  Exits with 0 if the audit is complete, with 3 if its
     evidence is not sufficient.  The same command again goes on where it stopped.  Several processes share the work:
     torchrun --nproc-per-node N -m graddiv -- audit ...
     """
     from graddiv.evaluation.audit import audit as carry_out
-    from graddiv.evaluation.examples import read_examples
-    from graddiv.evaluation.measurements import l2_radius
-    from graddiv.evaluation.models import load_model
-    from graddiv.recipes import radius as radius_of_training
-    from graddiv.runs import Run
+    from graddiv.evaluation.examples import Examples, examples_of
+    from graddiv.evaluation.explanations import explain as explained
 
-    given, radius = load_model(model), number(epsilon) if epsilon else 8 / 255
-    if isinstance(given, Path):
-        data = data or Run(given).experiment.data.name
-    elif not data:
-        raise GradDivError("--data is missing, expected an .npz file with the arrays x and y, or a data set by name")
-    x, y = read_examples(data, 100 if examples is None and budget == "quick" else examples, machine.data_root)
-    if isinstance(given, Path) and not epsilon:
-        radius = radius_of_training(Run(given).experiment)
-        radius = radius if norm == "linf" else l2_radius(radius, x[0].numel())
-    directory = out or Path("audits") / (name or (given.name if isinstance(given, Path) else model.rpartition(":")[2]))
+    if explain:
+        typer.echo(explained(explain))
+        return
+    if not model:
+        raise GradDivError("MODEL is missing, expected file.py:factory or the directory of a run")
+    given, run = evaluation.model(model)
+    if evaluation.examples is None and budget == "quick":
+        evaluation = replace(evaluation, examples=100)
+    data = evaluation.examples_for(given, run, machine)
+    if not isinstance(data, Examples):
+        data = examples_of(data, examples=evaluation.examples)
+    (radius,) = evaluation.radii(run, data.x[0].numel())
+    name = evaluation.name or None
+    directory = evaluation.out or Path("audits") / (name or name_of(model))
     with machine.process() as process, Bar() as progress:
         found = carry_out(
-            given, x, y, epsilon=radius, norm=norm, bounds=_bounds(bounds),
-            budget=budget, name=name, about=_pairs(about), peers=peers, out=directory, seed=seed, batch=batch,
-            progress=progress, process=process, device=process.device, data_root=machine.data_root,
+            given, data, epsilon=radius, norm=evaluation.norm, budget=budget, name=name, about=_pairs(about),
+            peers=peers, out=directory, seed=evaluation.seed, batch=evaluation.batch, progress=progress,
+            process=process, device=process.device, data_root=machine.data_root,
         )  # fmt: skip
     _print(found)
     typer.echo(f"report: {directory / 'report.html'}")
-    suggest(f"open it in a browser; docs/audit.md says how to read it; graddiv board {directory.parent} ranks audits")
+    suggest(f"open it in a browser, the documentation explains it; graddiv board {directory.parent} ranks audits")
     raise typer.Exit(found.exit_code)
 
 
@@ -209,10 +238,14 @@ def board(
     directory: Path, /, *, rescore: bool = False, model: str = "", images: Path | None = None, who: str = "",
     attack: str = "",
 ) -> None:  # fmt: skip
-    """Make one static page that ranks all audited networks below a directory by a lower bound of their accuracy.
+    """Make a page that ranks all audited networks below a directory by a lower bound of their accuracy.
 
-    With --rescore check one entry: 'graddiv board CARD --rescore --model FILE:FACTORY' scores its adversarial examples
-    on other draws, and --images lowers it if its examples leave less.
+    graddiv board audits
+
+    graddiv board audits/CNN --rescore --model models.py:CNN
+
+    With --rescore, check one card: its adversarial examples are scored again, on other draws.  With --images, score
+    other adversarial examples; if accuracy is lower on them, the card gets the lower number.
     """
     from graddiv.evaluation.card import board as make
     from graddiv.evaluation.card import rescore as score
@@ -235,16 +268,14 @@ def board(
 
 
 def _print(found: "Audit") -> None:
-    """Print the checks that did not pass, how attacks behaved, and the three numbers."""
+    """Print what did not pass before the attacks and of how they behaved, the three numbers, and the verdict."""
     from graddiv.cli.show import interval_of, print_titled, print_verdicts
 
-    if odd := [item for item in found.checks.values() if item.verdict != "pass"]:
-        print_verdicts(odd, "Before the attacks: what was found")
-    print_verdicts(found.indicators, "How the attacks behaved")
+    print_verdicts([*found.checks.values()], "Before the attacks", fold=True)
+    print_verdicts(found.indicators, "How the attacks behaved", fold=True)
     rows = [(name, f"{100 * a.mean:.1f}", f"{100 * b.mean:.1f}", interval_of(b)) for name, a, b in found.rows]
     print_titled("Three numbers", ("", "clean %", "attacked %", "95 % over images"), rows)
-    for text in found.shortcomings:
-        typer.echo(f"evidence insufficient: {text}")
+    typer.echo("\n".join(found.verdict_lines))
 
 
 def _pairs(texts: list[str]) -> dict[str, str]:
@@ -252,14 +283,3 @@ def _pairs(texts: list[str]) -> dict[str, str]:
     if broken := [text for text in texts if "=" not in text]:
         raise GradDivError(f"--about is {broken[0]!r}, expected KEY=VALUE such as authors='A. Author'")
     return {key.strip(): value for key, _, value in (text.partition("=") for text in texts)}
-
-
-def _bounds(text: str) -> "Bounds | None":
-    """Parse 0,255, or 0:0:0,1:1:1 for several channels."""
-    parts = [numbers(part.replace(":", ",")) for part in words(text)]
-    if not parts:
-        return None
-    if len(parts) != 2:
-        raise GradDivError(f"--bounds is {text!r}, expected two numbers such as 0,255")
-    low, high = (part[0] if len(part) == 1 else part for part in parts)
-    return low, high

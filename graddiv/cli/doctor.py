@@ -26,7 +26,12 @@ PEERS = ("torchbnn", "bayesian-torch", "torchattacks", "pyautoattack", "foolbox"
 
 @command
 def doctor(run: Path | None = None, /, *, list_peers: bool = False, selfcheck: bool = False, machine: Machine) -> None:
-    """Show versions, device, threads, memory and data sets, and what is missing; or look for damage in a directory."""
+    """Show what this machine has and what is missing; or look for damaged files in a directory.
+
+    graddiv doctor
+
+    graddiv doctor runs/NAME
+    """
     if run is not None:
         if not _is_intact(run):
             suggest("restore what is damaged from a copy, or delete it and run the command that made it again")
@@ -152,7 +157,12 @@ def _read_checkpoint(path: Path) -> None:
 
 @command
 def data(action: str = "list", name: str = "", /, *, machine: Machine) -> None:
-    """List, verify and fetch the data sets."""
+    """List, verify or download the data sets.
+
+    graddiv data list
+
+    graddiv data fetch cifar10
+    """
     from graddiv.data import SOURCES
 
     actions = {"list": _list, "verify": _verify, "fetch": _fetch}

@@ -5,7 +5,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass, replace
 from fractions import Fraction
 from functools import wraps
 from importlib import import_module
@@ -16,13 +16,18 @@ import typer
 
 from graddiv.errors import GradDivError
 from graddiv.progress import leads
+from graddiv.references import name_of
 
 if TYPE_CHECKING:
+    from graddiv.data import Dataset
     from graddiv.distributed import Process
     from graddiv.evaluation import Target
+    from graddiv.evaluation.examples import Bounds, Examples
+    from graddiv.evaluation.models import Model
     from graddiv.evaluation.run import Session
     from graddiv.experiment import Experiment
     from graddiv.geometry import Geometry
+    from graddiv.runs import Run
 
 
 def suggest(what: str) -> None:
@@ -93,14 +98,17 @@ class Training:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Options for the radius, the examples and the seed with which a trained run is evaluated."""
+    """Options for the radius, the examples and the seed with which a network is evaluated."""
 
+    data: str = ""
+    bounds: str = ""
+    split: str = ""
+    examples: int | None = None
     epsilon: str = ""
     norm: str = "linf"
-    examples: int | None = None
-    split: str = "test"
     batch: int = 100
     seed: int = 0
+    name: str = ""
     out: Path | None = None
 
     @property
@@ -109,29 +117,95 @@ class Evaluation:
 
         return NORMS[self.norm]
 
-    @contextmanager
-    def of(
-        self, run: Path, process: "Process", machine: Machine, name: str = ""
-    ) -> "Iterator[tuple[Target, list[float], Session]]":
-        """Yield a trained run with its examples, the radii of attacks, and the session that writes its records."""
-        from graddiv.evaluation import target_of
-        from graddiv.evaluation.in_memory import check_radius
-        from graddiv.evaluation.measurements import l2_radius
-        from graddiv.evaluation.run import Session
-        from graddiv.recipes import radius
+    def model(self, reference: str) -> "tuple[Model, Run | None]":
+        """What a reference names, and the run if it is one."""
+        from graddiv.evaluation.models import load_model
         from graddiv.runs import Run
 
-        experiment, F = Run(run).experiment, Run(run).network(machine.data_root)
-        where = {"data_root": machine.data_root, "device": process.device}
-        judged_on = {"split": self.split, "examples": self.examples, "batch": self.batch, "seed": self.seed}
-        target = target_of(experiment, F, **judged_on, **where)  # type: ignore[arg-type]
-        usual = 0.0 if self.epsilon else radius(experiment)
-        radii = numbers(self.epsilon) or [usual if self.norm == "linf" else l2_radius(usual, target.pixels)]
+        found = load_model(reference)
+        return found, Run(found) if isinstance(found, Path) else None
+
+    def examples_for(self, model: "Model", run: "Run | None", machine: Machine) -> "Examples | Dataset":
+        """The examples that are named, or those of the run's own split."""
+        from graddiv.data import SOURCES, load
+        from graddiv.evaluation.examples import examples_of
+        from graddiv.evaluation.models import dtype_of
+
+        root = machine.data_root
+        if run is None and not self.data:
+            kinds = "an .npz file with the arrays x and y, a folder of images by class, file.py:name, or mnist-mini"
+            raise GradDivError(f"--data is missing, expected {kinds}")
+        if run is not None and self._is_own(run):
+            return load(run.experiment.data.source, self.split or "test", root)
+        if run is not None and self.data in SOURCES and not self.bounds:
+            return load(self.data, self.split or "test", root)
+        kind = None if run is not None else dtype_of(model)
+        return examples_of(self.data, None, _bounds(self.bounds), self.examples, kind, split=self.split, data_root=root)
+
+    def _is_own(self, run: "Run") -> bool:
+        """Whether the run is judged on its own data, of which other splits were trained on."""
+        from graddiv.data.own import is_own, read_own
+
+        own = run.experiment.data
+        if not self.data or own.file is None:
+            return self.data in ("", own.name)
+        return is_own(self.data) and read_own(self.data, "train").sha256 == own.file.sha256
+
+    def radii(self, run: "Run | None", pixels: int) -> list[float]:
+        """The radii that are named, or the usual one, with a line that says where it comes from."""
+        from graddiv.evaluation.in_memory import check_radius
+        from graddiv.evaluation.measurements import l2_radius
+        from graddiv.recipes import USUAL, usual_radius
+
+        radii = numbers(self.epsilon)
+        if not radii:
+            usual, why = usual_radius(run.experiment) if run else (USUAL, "8/255, which is usual for images")
+            radii = [usual if self.norm == "linf" else l2_radius(usual, pixels)]
+            why += "" if self.norm == "linf" else f" ({usual:.4g} in Linf, here as an l2 ball about as easy)"
+            if leads():
+                typer.echo(f"epsilon {radii[0]:.4g}: {why}; --epsilon chooses another", err=True)
         for each in radii:
-            check_radius(each, self.geometry, target.pixels)
-        directory = self.out / name if self.out else Run(run).records
+            check_radius(each, self.geometry, pixels)
+        return radii
+
+    @contextmanager
+    def of(
+        self, reference: str, process: "Process", machine: Machine, *, several: bool = False, folder: str = "records"
+    ) -> "Iterator[tuple[Target, list[float], Session]]":
+        """Yield a network with its examples, the radii of attacks, and the session that writes its records."""
+        from graddiv.evaluation import Target, target_of
+        from graddiv.evaluation.examples import Examples
+        from graddiv.evaluation.run import Session
+
+        model, run = self.model(reference)
+        data, name = self.examples_for(model, run, machine), self.name or name_of(reference)
+        judged: dict[str, Any] = {"batch": self.batch, "seed": self.seed, "device": process.device}
+        if run is not None:
+            own, F = self._is_own(run), run.network(machine.data_root)
+            limit = None if isinstance(data, Examples) else self.examples
+            target = target_of(run.experiment, F, data=data, split=data.split, examples=limit, **judged)
+            target = replace(target, name=self.name) if self.name else target
+            usual = run.path / (folder if own else f"{folder}-{name_of(self.data)}")
+        else:
+            target = Target.of(model, data, name=name, **judged)
+            usual = Path(folder) / name
+        radii = self.radii(run, target.pixels)
+        directory = usual if self.out is None else self.out / name if several else self.out
         with Session.open(directory, process, progress=True) as session:
+            if run is None and process.writes:  # a run's records lie beside it
+                target.check_answers(directory / target.answers_file)
             yield target, radii, session
+
+
+def _bounds(text: str) -> "Bounds | None":
+    """Parse 0,255, or 0:0:0,1:1:1 for several channels."""
+    parts = [numbers(part.replace(":", ",")) for part in words(text)]
+    if not parts:
+        return None
+    if len(parts) != 2:
+        raise GradDivError(f"--bounds is {text!r}, expected two numbers such as 0,255")
+    low, high = (part[0] if len(part) == 1 else part for part in parts)
+    return low, high
 
 
 COMPLETED = {"recipe": "recipes.names", "scale": "recipes.SCALES", "target": "paper.entries.targets"}

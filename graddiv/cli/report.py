@@ -25,10 +25,16 @@ def reproduce(
     overrides: list[str] = [], seeds: str = "", suite: str = "", quick: bool = False, norm: str = "linf",  # noqa: B006
     out: Path | None = None, runs: Path = Path("runs"), dry_run: bool = False, force: bool = False, machine: Machine,
 ) -> None:  # fmt: skip
-    """Reproduce a table or figure of the paper, or a whole data set: train, measure, draw.
+    """Reproduce a table or figure of the paper, or all of a data set: train, attack, draw.
 
-    First says what is missing and about how long it takes; killed at any moment, the same command goes on.  The demo
-    needs no data but what comes with the package.
+    graddiv reproduce demo --quick
+
+    graddiv reproduce table-mnist --scale quick --dry-run
+
+    graddiv reproduce table1 --scale demo --data xs.npz
+
+    The command first says what is missing and about how long it takes.  Run it again to continue after a kill.  The
+    demo needs no other data than the package has.
     """
     if list_ or not target:
         _list()
@@ -138,11 +144,18 @@ def report(
     archive: Path | None = None, networks: bool = True, epsilon: str = "", n: int | None = None,
     m: int | None = None, restarts: int | None = None, examples: int | None = None,
 ) -> None:  # fmt: skip
-    """Draw a report again from exactly the records that its plan names, or make one of runs.
+    """Draw a report again, make one from trained runs, or show records.
 
-    A report that 'graddiv reproduce' made holds a plan.json: every table and figure is drawn from the records named
-    there, whatever else lies beside them.  For runs without a plan all records are taken; where one attack was run
-    with several settings, the command lists them and asks for one with --n, --m, --restarts or --examples.
+    graddiv report reports/demo
+
+    graddiv report runs/A runs/B --epsilon 0.3
+
+    graddiv report records/CNN
+
+    Records of a model of yours, below records/NAME, are shown as tables.  A report that 'graddiv reproduce' made has a
+    plan.json, which names the records of every table and figure.  Only these records are drawn.  For runs without a
+    plan, all records are drawn.  If one attack was run with several settings, the command lists them; choose one with
+    --n, --m, --restarts or --examples.
     """
     if records or as_csv:
         _print_records(paths, as_csv)
@@ -163,9 +176,9 @@ def report(
     elif len(paths) == 1 and (paths[0] / PLAN).exists():
         plan, directory = Plan.load(paths[0]), out or paths[0]
     else:
-        for path in paths:
-            if not path.is_dir():
-                raise GradDivError(f"there is no directory {path}: expected a report or a trained run")
+        if not _are_runs(paths):
+            _print_records(paths, as_csv)
+            return
         plan = plan_for(paths, Choices(number(epsilon) if epsilon else None, n, m, restarts, examples))
         named = {name for item in plan.items for names in item.records.values() for name in names}
         every = [path.name for run in paths for path in Run(run).records.glob("*.record")]
@@ -178,6 +191,26 @@ def report(
     typer.echo(f"{len(plan.items)} tables and figures, {len(tables)} of them tables")
     typer.echo(f"report: {page}")
     suggest("open it in a browser; graddiv report ... --archive DIR keeps it with its records")
+
+
+def _are_runs(paths: list[Path]) -> bool:
+    """Whether these are runs; False if they hold records alone, and the right command for anything else."""
+    from graddiv.runs import Run
+
+    for path in paths:
+        if not path.is_dir():
+            raise GradDivError(f"there is no directory {path}: expected a report, a trained run, or records")
+        if (path / "card.json").exists():
+            page = path / "report.html"
+            raise GradDivError(f"{path} is an audit, whose page is {page}: 'graddiv board {path.parent}' ranks audits")
+        inside = [str(run.path) for each in sorted(path.iterdir()) if (run := Run(each)).experiment_file.exists()]
+        if inside and not Run(path).experiment_file.exists():
+            raise GradDivError(f"{path} holds {len(inside)} runs: 'graddiv report {' '.join(inside)}' compares them")
+    trained = [path for path in paths if Run(path).experiment_file.exists()]
+    if trained and len(trained) < len(paths):
+        others = [str(path) for path in paths if path not in trained]
+        raise GradDivError(f"{', '.join(others)}: no trained run, and a report is of runs alone")
+    return bool(trained)
 
 
 def _print_records(paths: list[Path], as_csv: bool) -> None:

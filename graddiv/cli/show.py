@@ -15,7 +15,7 @@ from graddiv.records.statistics import ALL_TOTAL, PAPER_ROWS, PAPERS_TOTAL
 if TYPE_CHECKING:
     from graddiv.evaluation.inspection import Item
     from graddiv.evaluation.judgement import Estimate
-    from graddiv.records.statistics import Interval
+    from graddiv.records import Interval
     from graddiv.report.output import Table as ReportTable
 
 INTERVAL = "95 % interval"
@@ -125,9 +125,13 @@ def print_curve(records: Sequence[AttackRecord], over: str) -> None:
             typer.echo(f"  {value:<8.4g} {percent(a):>14} %   ({INTERVAL}: {interval_of(a.interval)})")
 
 
-def print_verdicts(items: "Sequence[Item]", title: str) -> None:
-    """Print checks with their verdict and evidence."""
-    rows = [(item.name, f"[{COLORS[item.verdict]}]{item.verdict}[/]", item.sentence) for item in items]
+def print_verdicts(items: "Sequence[Item]", title: str, *, fold: bool = False) -> None:
+    """Print checks with their verdict and evidence; folded, those that passed are counted instead."""
+    shown = [item for item in items if item.verdict != "pass"] if fold else items
+    title += f": {len(items) - len(shown)} of {len(items)} checks passed" if fold else ""
+    rows = [(item.name, f"[{COLORS[item.verdict]}]{item.verdict}[/]", item.sentence) for item in shown]
+    if not rows:
+        return typer.echo(title)
     print_titled(title, ("", "verdict", "evidence"), rows, show_lines=True)
 
 

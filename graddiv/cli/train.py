@@ -21,12 +21,18 @@ def train(
     recipe: str, /, *, training: Training, start: Path | None = None, out: Path | None = None,
     sync_batch_norm: bool = False, tensorboard: bool = False, machine: Machine,
 ) -> None:  # fmt: skip
-    """Train one of the paper's methods; the same command again goes on where it stopped.
+    """Train a network from a recipe.
 
-    Without --scale it is a demo of minutes.  Killed at any moment it loses at most an epoch or two minutes, and ends
-    with the same bits as if it had not been.
+    graddiv train mnist-mini/adv-bnn+graddiv --scale demo
 
-    On several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv -- train ...
+    graddiv train mnist-mini/adv-bnn --set data.file=xs.npz --set network.architecture=models.py:make
+
+    graddiv train mnist/adv-bnn --scale quick --set adversary.epsilon=0.2
+
+    Without --scale it is a demo of minutes.  A training that was stopped or killed loses at most one epoch or two
+    minutes.  Run the same command again to continue: the result is the same.
+
+    For several processes or machines: torchrun --nproc-per-node N --nnodes M -m graddiv -- train ...
     """
     experiment = training.experiment(recipe, start)
     directory = out or Path("runs") / experiment.run_name
@@ -55,10 +61,16 @@ def tune(
     sampler: str = "grid", trials: int = 20, storage: str | None = None, n: int = 10, m: int = 20, epsilon: str = "",
     examples: int = 500, machine: Machine,
 ) -> None:  # fmt: skip
-    """Choose lambda and the regularizer by accuracy under EOT-PGD on the validation split, never on test data.
+    """Choose lambda and the regularizer by accuracy under EOT-PGD, on validation data and never on test data.
 
-    Each trial is an ordinary run below --out.  The same command again goes on where it stopped; given one --storage,
-    it may run on several machines at once.
+    graddiv tune mnist/adv-bnn+graddiv --scale quick --lambdas 0.1,0.3,1,3
+
+    graddiv tune mnist/adv-bnn+graddiv --scale quick --regularizers kappa,dpp
+
+    graddiv tune mnist-mini/adv-bnn+graddiv --set data.file=xs.npz
+
+    Each trial is an ordinary run below --out.  Run the same command again to continue.  Several machines can share the
+    trials if they are given the same --storage.
     """
     experiment = training.experiment(recipe)
     from graddiv import tuning
@@ -91,13 +103,12 @@ def tune(
 
 def _prepare(experiment: "Experiment", machine: Machine) -> str:
     """Check that the data set is here; run the network for two seconds and return an estimate of the training time."""
-    from graddiv.data import SOURCES
     from graddiv.data.files import fetch_command, locate
     from graddiv.distributed import chosen_device
     from graddiv.experiment import duration, training_seconds
     from graddiv.performance import keep_memory
 
-    source, root = SOURCES[experiment.data.name], machine.data_root
+    source, root = experiment.data.source, machine.data_root
     if any(locate(source, file, root) is None for file in source.files.get("train", ())):
         raise GradDivError(
             f"data set '{source.name}' is missing: get it with '{fetch_command(source, root)}', or take mnist-mini, "
@@ -111,7 +122,12 @@ def _prepare(experiment: "Experiment", machine: Machine) -> str:
 
 @command
 def recipes(recipe: str = "", /, *, training: Training) -> None:
-    """List the shipped recipes with what they cost at each scale, or print one as a TOML file for 'graddiv train'."""
+    """List the recipes with the training time at each scale, or print one as a TOML file for 'graddiv train'.
+
+    graddiv recipes
+
+    graddiv recipes mnist/adv-bnn --scale quick
+    """
     if recipe:
         typer.echo(training.experiment(recipe).to_toml(), nl=False)
         suggest("graddiv train FILE.toml, with this text in it, changed as you like")

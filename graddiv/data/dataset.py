@@ -42,7 +42,8 @@ class Source:
     sizes: Mapping[Part, int]  #: How many examples each part has.
     held_out: int  #: How many training examples, the last ones, are the validation split.
     classes: tuple[str, ...]  #: The names of the classes.
-    #: (part, its files) -> images n c h w in bytes, labels from 0 and positions in the official file, both int64.
+    #: (part, its files) -> images n c h w in bytes, or floats in [0, 1]; labels from 0 and positions in the official
+    #: file, both int64.
     read: Callable[[Part, Sequence[Path]], tuple[np.ndarray, np.ndarray, np.ndarray]]
     #: The files of "train" and of "test", and others that no reader needs; none if the examples are generated.
     files: Mapping[str, Sequence[str]] = field(default_factory=dict)
@@ -60,11 +61,11 @@ class Source:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images and labels of one split; pixels are stored as bytes, `batch` converts them to floats."""
+    """Images and labels of one split; pixels are stored as bytes or floats, `batch` returns floats."""
 
     name: str
     split: str
-    images: UInt8[Tensor, "n c h w"]
+    images: UInt8[Tensor, "n c h w"] | Float32[Tensor, "n c h w"]
     labels: Int64[Tensor, " n"]  #: The class of each image, from 0.
     ids: Int64[Tensor, " n"]  #: The position of each image in the official file; it addresses the image's randomness.
     classes: tuple[str, ...]  #: The names of the classes.
@@ -74,7 +75,7 @@ class Dataset:
 
     def __getitem__(self, row: int) -> tuple[Float32[Tensor, "c h w"], int]:
         """Return one image with pixels in [0, 1], and its label: what a `DataLoader` asks for."""
-        return self.images[row].float().div_(255), int(self.labels[row])
+        return _pixels(self.images[row]), int(self.labels[row])
 
     @cached_property
     def checksum(self) -> str:
@@ -84,7 +85,7 @@ class Dataset:
 
     def batch(self, rows: Rows) -> tuple[Float32[Tensor, "b c h w"], Int64[Tensor, " b"]]:
         """Return images with pixels in [0, 1], and their labels."""
-        return self.images[rows].float().div_(255), self.labels[rows]
+        return _pixels(self.images[rows]), self.labels[rows]
 
     def batches(self, size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield images, labels and ids of at most `size` examples at a time, on a device and in its fastest layout."""
@@ -95,6 +96,11 @@ class Dataset:
     def take(self, rows: Rows) -> "Dataset":
         """Return the subset at these rows, which keeps its ids and so its per-example randomness."""
         return replace(self, images=self.images[rows], labels=self.labels[rows], ids=self.ids[rows])
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Pixels in [0, 1]."""
+    return images.clone() if images.is_floating_point() else images.float().div_(255)
 
 
 def crop_and_flip(

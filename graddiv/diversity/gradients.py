@@ -16,7 +16,16 @@ from torch.nn.functional import logsigmoid
 from graddiv.diversity.double_backward import efficient_double_backward, inputs_only
 from graddiv.errors import GradDivError
 from graddiv.geometry import Images, Labels, PerExample, per_example
-from graddiv.losses import Weights, dlr, expectation, log_expectation, margin, soft_margin, softplus
+from graddiv.losses import (
+    Weights,
+    dlr,
+    expectation,
+    log_expectation,
+    margin,
+    soft_margin,
+    soft_margin_and_slope,
+    softplus,
+)
 from graddiv.networks import SampleModel
 from graddiv.registries import Registry
 
@@ -25,13 +34,23 @@ Score = Callable[[Tensor, Tensor], Tensor]  #: (logits, labels) -> a number for 
 
 
 def input_gradient(
-    f: SampleModel, x: Images, y: Labels, create_graph: bool = False, s_of: Score = soft_margin
-) -> tuple[PerExample, Images]:
-    """Return s(f(x), y) and grad_x s(f(x), y), differentiable again with `create_graph`; works inside no_grad."""
+    f: SampleModel, x: Images, y: Labels, create_graph: bool = False, s_of: Score = soft_margin,
+    logits: list[Tensor] | None = None,
+) -> tuple[PerExample, Images]:  # fmt: skip
+    """Return s(f(x), y) and grad_x s(f(x), y), differentiable again with `create_graph`; works inside no_grad.
+
+    logits: a list to which f(x) is appended, unless it is to be differentiated again.
+    """
     with torch.enable_grad():
         x = leaf(x)
         if not create_graph:
-            s = s_of(f(x), y)
+            z = f(x)
+            if logits is not None:
+                logits.append(z.detach())
+            if s_of is soft_margin:
+                s, slope = soft_margin_and_slope(z.detach(), y)
+                return s, derivative(z, x, slope)
+            s = s_of(z, y)
             return s.detach(), derivative(s.sum(), x)
         # the faster kernels of attention have no second derivative
         with efficient_double_backward(), sdpa_kernel(SDPBackend.MATH):
@@ -40,11 +59,14 @@ def input_gradient(
             return s, derivative(s.sum(), x, create_graph=True)
 
 
-def derivative(s: Float[Tensor, ""], x: Tensor, *, create_graph: bool = False, retain_graph: bool = False) -> Tensor:
-    """ds / dx, which must exist."""
+def derivative(
+    s: Float[Tensor, "..."], x: Tensor, slope: Tensor | None = None, *, create_graph: bool = False,
+    retain_graph: bool = False,
+) -> Tensor:  # fmt: skip
+    """ds / dx of a number s, or <slope, ds / dx>; it must exist."""
     if s.requires_grad:
         keep = retain_graph or create_graph
-        (g,) = torch.autograd.grad(s, x, create_graph=create_graph, retain_graph=keep, allow_unused=True)
+        (g,) = torch.autograd.grad(s, x, slope, create_graph=create_graph, retain_graph=keep, allow_unused=True)
         if g is not None:
             return g
     raise GradDivError(
@@ -105,6 +127,10 @@ OBJECTIVES: Registry[AttackObjective] = Registry(
         "ensemble": AttackObjective(
             soft_margin, lambda s: logsigmoid(s) + logsigmoid(-s), lambda s, p: -log_expectation(logsigmoid(-s), p)
         ),
+        # E log(1 - p(y)): of two classes, the log-likelihood of the other one, which targeted attacks raise
+        "likelihood": AttackObjective(
+            soft_margin, lambda s: logsigmoid(-s), lambda s, p: -expectation(softplus(-s), p)
+        ),
     },
 )
 """What an adversary raises: the score of a model that is differentiated, and how much each model's gradient counts."""
@@ -136,13 +162,8 @@ def mean_gradient(
     total = torch.zeros_like(x)
     max_log_w = torch.full((len(x),), -torch.inf, dtype=x.dtype, device=x.device)
 
-    def score(z: Tensor, y: Tensor) -> Tensor:
-        if logits is not None:
-            logits.append(z.detach())
-        return goal.s(z, y)
-
     for i, f in enumerate(models):
-        s, g = input_gradient(f, x, y, s_of=score)
+        s, g = input_gradient(f, x, y, s_of=goal.s, logits=logits)
         scores.append(s)
         log_w = goal.log_weight(s)
         if probabilities is not None:

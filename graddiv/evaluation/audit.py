@@ -130,17 +130,26 @@ def examine(
     """
     x, y = data.x.to(given.F.device), data.y.to(given.F.device)
     inspect = partial(Inspection, x=x, y=y, seed=seed, declared=given.declared)
-    F = models.rescaled(given.F, data.bounds)
+    inner = given.F
+    F = models.rescaled(inner, data.bounds)
     found = {"random": CHECKS["random"](inspect(F))}
     if found["random"].verdict == "fail":
-        F = models.rescaled(models.settled(given.F, draws=not given.F.random), data.bounds)
+        inner = models.settled(inner, draws=not inner.random)
+        F = models.rescaled(inner, data.bounds)
         how = f"it is audited as {'random' if F.random else 'deterministic'}"
         found["random"] = found["random"].remedied(how)._replace(verdict="warn")
+    found["replay"] = CHECKS["replay"](inspect(F))
+    if found["replay"].verdict == "fail":
+        again = models.rescaled(models.replayed(inner), data.bounds)
+        if CHECKS["replay"](inspect(again)).verdict == "pass":
+            F, how = again, "it is audited with all that its calls draw as its noise, as randomize(module) does it"
+            found["replay"] = found["replay"].remedied(how)._replace(verdict="warn")
     found["logits"] = CHECKS["logits"](inspect(F))
     if found["logits"].verdict != "pass":
         F = models.with_logits(F)
         found["logits"] = found["logits"].remedied("the audit takes their logarithm")._replace(verdict="warn")
     now = inspect(F)
+    F, found["numbers"] = models.answering(F, CHECKS["numbers"](now))
     checks = {name: found.get(name) or check(now) for name, check in CHECKS.items()}
     usable = now.usable_gradients is not None
     F = F if usable else models.with_gradients(F)

@@ -20,6 +20,7 @@ from graddiv.evaluation.budget import BUDGETS, Budget
 from graddiv.evaluation.explained import explanation
 from graddiv.evaluation.families import BLIND, doublings_of
 from graddiv.evaluation.inspection import BEHAVIOURS, Answer, Check, Item, Outcome, check
+from graddiv.evaluation.judgement import gain_bound
 from graddiv.evaluation.robustness import MODES, Cell, Mode, SourceNetwork, attack_all
 from graddiv.evaluation.run import IN_MEMORY, Session
 from graddiv.evaluation.target import Target
@@ -31,6 +32,7 @@ SIGNIFICANCE = 0.01  #: A difference counts if chance alone gives such one-sided
 #: How many flips, all to one side, reach that level: 2 / 2^8 < 0.01.  Fewer examples cannot show any difference.
 MIN_FLIPS = math.ceil(1 - math.log2(SIGNIFICANCE))
 TOO_FEW = f"; fewer than {MIN_FLIPS} examples are left right, too few to show a change"
+SETTLED = 0.05  #: The probability with which a longer attack gains more than the bound that is given for it.
 LARGE_GAIN = 0.05  #: An attack that gains more than this share of the examples when made longer was far from converged.
 RARE, OFTEN = 0.02, 0.1  #: Shares of the images up to which a sign does not matter, and beyond which it is a failure.
 CONTRADICTED = 0.05  #: Queries contradict gradients if chance alone gives such one-sided flips with less than this.
@@ -158,7 +160,10 @@ def compare(weaker: AttackRecord, stronger: AttackRecord) -> AttackComparison:
 
 @behaviour("one-step attacks are weaker than iterative ones", needs="one_step iterative")
 def one_step(evidence: Evidence) -> Answer:
-    """Compares within EOT, and best with best; in other modes an iterative attack may overfit one draw."""
+    """Raised if FGSM, with one step, does better than PGD with many, beyond chance.
+    Means: the many steps are led astray, as by a gradient that is masked at the images or misleads around them.
+    Do: raise n and lower the step size; compare with attacks without gradients.
+    """
     single, iterative = evidence["one_step"], evidence["iterative"]
     deciding, telling = [compare(_best(single), _best(iterative))], list[AttackComparison]()
     for record in single:
@@ -169,13 +174,19 @@ def one_step(evidence: Evidence) -> Answer:
 
 @behaviour("black-box attacks are weaker than white-box ones", needs="black_box iterative")
 def black_box(evidence: Evidence) -> Answer:
-    """A black-box attack must not do better than the best white-box one."""
+    """Raised if an attack by queries does better than the best one by gradients, beyond chance.
+    Means: gradients do not lead where the loss rises: robustness against them is none.
+    Do: look at the checks of gradients; attack a version with straight_through steps, or without its preprocessing.
+    """
     return _ordering([compare(_best(evidence["black_box"]), _best(evidence["iterative"]))], [])
 
 
 @behaviour("an unbounded attack reaches 100 %", needs="unbounded")
 def unbounded(evidence: Evidence) -> Answer:
-    """An attack that may change every pixel at will must reach 100 % success."""
+    """Raised if an attack that may change every pixel at will leaves images right.
+    Means: the attack does not work at all, since a gray image could have been made of each.
+    Do: look at the checks of gradients, and at what the network does to its input.
+    """
     record = evidence["unbounded"][0]
     left, examples = int(record.correct.sum()), record.examples
     verdict = _graded(left / examples, 0.005, LARGE_GAIN)
@@ -185,7 +196,10 @@ def unbounded(evidence: Evidence) -> Answer:
 
 @behaviour("random search finds nothing where EOT-PGD failed", needs="iterative")
 def random_search(evidence: Evidence) -> Answer:
-    """Where EOT-PGD fails, random search must fail too; it succeeds on an image if it fools both ensembles."""
+    """Raised if random points in the ball fool the network on images on which EOT-PGD failed.
+    Means: the attack missed what is found blindly.
+    Do: raise n and m; follow a surrogate if gradients are masked.
+    """
     if not evidence["random"]:
         said = f"EOT-PGD failed on fewer than {MIN_FLIPS} examples: nothing is left to search"
         return "not enough evidence", said, {"images": 0}
@@ -198,7 +212,10 @@ def random_search(evidence: Evidence) -> Answer:
 
 @behaviour("success grows with epsilon", needs="radii")
 def distortion(evidence: Evidence) -> Answer:
-    """A larger radius must give more success: never less from one radius to the next, and more from end to end."""
+    """Raised if accuracy rises with epsilon, or does not fall beyond chance.
+    Means: the attack is not limited by its radius; something else stops it.
+    Do: look at the checks of gradients; a step size that does not grow with epsilon is a common cause.
+    """
     ordered, numbers, curve = _curve(evidence["radii"], "epsilon")
     steps, ends = [compare(a, b) for a, b in pairwise(ordered)], compare(ordered[0], ordered[-1])
     numbers["steps"] = [step._asdict() for step in steps]
@@ -211,16 +228,21 @@ def distortion(evidence: Evidence) -> Answer:
 
 
 def converged(evidence: Evidence, key: str) -> Answer:
-    """Compare the longest attack with the one before it."""
+    """Raised if the longest attack does better than the one before it, or if its gain may be large.
+    Means: accuracy still falls as the attack grows, or there are too few images to exclude it.
+    Do: go on until it stops falling, on more images.
+    """
     ordered, numbers, curve = _curve(evidence[key], key)
     last = compare(*ordered[-2:])
-    numbers["last"] = last._asdict()
-    gain = last.accuracies[0] - last.accuracies[1]
-    verdict: Outcome = "pass" if not last.falls else "warn" if gain <= LARGE_GAIN else "fail"
-    said = f"accuracy {'still falls' if last.falls else 'has settled'} as {key} grows ({curve})"
-    if verdict == "pass" and last.right[0] < MIN_FLIPS:
-        verdict, said = "not enough evidence", said + TOO_FEW
-    return verdict, said, numbers
+    gain, bound = gain_bound(ordered[-2].verdicts, ordered[-1].verdicts, SETTLED)
+    numbers |= {"last": last._asdict(), "gain": gain, "bound": bound}
+    said = f"accuracy {'still falls' if last.falls else 'falls no further beyond chance'} as {key} grows ({curve})"
+    if last.falls:
+        return "warn" if gain <= LARGE_GAIN else "fail", said, numbers
+    if last.right[0] < MIN_FLIPS:
+        return "not enough evidence", said + TOO_FEW, numbers
+    said += f"; the last step gains at most {100 * bound:.1f} points"
+    return "pass" if bound <= LARGE_GAIN else "not enough evidence", said, numbers
 
 
 def _curve(records: Sequence[AttackRecord], key: str) -> tuple[list[AttackRecord], dict[str, Any], str]:
@@ -237,7 +259,10 @@ for _key, _what in (("n", "models"), ("m", "iterations"), ("restarts", "restarts
 
 @behaviour("no success is lost on the way", needs="trajectory")
 def silent_success(evidence: Evidence) -> Answer:
-    """Some step fooled the network, the returned one does not."""
+    """Raised if a step of the attack fooled the network on more than 2 % of the images, and its last step does not.
+    Means: the attack found adversarial images and lost them: the reported accuracy is too high.
+    Do: return the best point instead of the last one.
+    """
     path: TrajectoryRecord = evidence["trajectory"][0]
     lost = path.fooled[:, 1:].any(1) & ~path.fooled[:, -1] & ~path.fooled_fresh
     said = f"on {int(lost.sum())} of {path.examples} images a step fooled the network and the last one does not"
@@ -246,7 +271,10 @@ def silent_success(evidence: Evidence) -> Answer:
 
 @behaviour("the attack is optimized to the end", needs="trajectory")
 def incomplete(evidence: Evidence) -> Answer:
-    """The running maximum of the loss still rises in the last steps of images not fooled yet; at most a warning."""
+    """Raised if the loss still rises in the last quarter of the steps on more than 2 % of the images not fooled.
+    Means: the attack was stopped before it was done.
+    Do: take more steps m, or a larger budget: --budget standard.
+    """
     path: TrajectoryRecord = evidence["trajectory"][0]
     loss = np.maximum.accumulate(path.loss.astype(np.float64), axis=1)
     span, last = loss[:, -1] - loss[:, 0], max(1, round(LAST * path.m))
@@ -258,7 +286,10 @@ def incomplete(evidence: Evidence) -> Answer:
 
 @behaviour("what fools the draws seen fools others", needs="trajectory")
 def transfer_failure(evidence: Evidence) -> Answer:
-    """The draws that the attack saw are fooled, fresh ones are not."""
+    """Raised if more than 2 % of the images fool the draws of the last step and not fresh ones.
+    Means: the attack fits the noise that it saw, not the network.
+    Do: average over more draws n in each step.
+    """
     path: TrajectoryRecord = evidence["trajectory"][0]
     apart = path.fooled_seen & ~path.fooled_fresh
     said = f"{int(apart.sum())} of {path.examples} images fool the draws of the last step and not fresh ones"
@@ -307,7 +338,10 @@ def families(evidence: Evidence) -> Answer:
 
 @behaviour("a doubled budget gains nothing that matters", needs="doublings", decisive=("fail", "not enough evidence"))
 def doubling(evidence: Evidence) -> Answer:
-    """The upper bound of the gain must lie below the tolerance; it is not enough that no gain was found."""
+    """Raised if twice the draws, steps or restarts may gain more than the tolerance, by a bound of 95 %.
+    Means: the attack has not converged, or there are too few images to show that it has.
+    Do: take a larger budget, or more images; images_needed in the evidence says how many.
+    """
     budget, first, doublings = evidence.budget, evidence["doubled"][0], evidence["doublings"]
     looks, tolerance = doublings[-1].look, f"{100 * budget.tolerance:.3g} points"
     last = [d for d in doublings if d.look == looks]

@@ -24,11 +24,21 @@ from graddiv.evaluation.examples import Bounds, examples_of, unscaled
 from graddiv.evaluation.families import doublings_of
 from graddiv.evaluation.inspection import BEHAVIOURS, CHECKS, Item
 from graddiv.evaluation.judgement import Estimate, ThreeNumbers, Worst, images_hash, judgement_job, three_numbers
-from graddiv.evaluation.models import Model, dtype_of, network_of, original, rescaled, settled, with_logits
+from graddiv.evaluation.models import (
+    Model,
+    dtype_of,
+    network_of,
+    original,
+    rescaled,
+    settled,
+    with_logits,
+    with_no_answer,
+)
 from graddiv.evaluation.robustness import SourceNetwork
 from graddiv.evaluation.run import IN_MEMORY
 from graddiv.evaluation.target import Target, fingerprint
 from graddiv.geometry import NORMS, Geometry
+from graddiv.networks.prediction import predict
 from graddiv.records import AttackRecord, Interval, cross_fitted_total, summary
 from graddiv.records.statistics import told_apart
 
@@ -112,6 +122,26 @@ class Audit:
         decisive = [item for check, item in found if item.verdict in check.decisive]
         return [f"{item.name}: {item.verdict}, {item.sentence}" for item in decisive]
 
+    @cached_property
+    def warnings(self) -> list[str]:
+        """What else did not pass: the evidence may be sufficient, and is read with it."""
+        odd = [item for item in (*self.checks.values(), *self.indicators) if item.verdict in ("warn", "fail")]
+        texts = [f"{item.name}: {item.verdict}, {item.sentence}" for item in odd]
+        return [text for text in texts if text not in self.shortcomings]
+
+    @property
+    def verdict(self) -> str:
+        """What page, card and terminal say of the evidence."""
+        if self.shortcomings:
+            return "evidence insufficient"
+        count = len(self.warnings)
+        return "evidence sufficient" + (f", with {count} warning{'s' * (count > 1)}" if count else "")
+
+    @property
+    def verdict_lines(self) -> list[str]:
+        """The verdict, with a line for each of its reasons."""
+        return [f"{self.verdict}: {text}" for text in self.shortcomings or self.warnings] or [self.verdict]
+
     @property
     def complete(self) -> bool:
         return not self.shortcomings
@@ -133,8 +163,7 @@ class Audit:
     def __str__(self) -> str:
         """The numbers, with 95 % intervals over images, and whether the evidence is sufficient."""
         lines = [f"{who}: clean {clean}, attacked {robust}" for who, clean, robust in self.rows]
-        verdicts = [f"evidence insufficient: {text}" for text in self.shortcomings]
-        return "\n".join([*lines, *(verdicts or ["evidence sufficient at this budget"])])
+        return "\n".join([*lines, *self.verdict_lines])
 
     @cached_property
     def card(self) -> dict[str, Any]:
@@ -142,7 +171,7 @@ class Audit:
 
     def write(self, directory: str | Path) -> Path:
         """Write page, card, adversarial examples, tables and figures; return the page."""
-        from graddiv.report.audit import write_page
+        from graddiv.report.audit import PICTURES, Pictures, write_page
 
         out, clean, worst = Path(directory), self.records[0], self.worst
         store.make_directory(out)
@@ -151,7 +180,12 @@ class Audit:
         np.savez_compressed(buffer, **images, y=clean.labels, ids=clean.ids)  # type: ignore[arg-type]
         store.write(out / ADVERSARIAL, buffer.getvalue())
         store.write_json(out / CARD, self.card)
-        return write_page(self.card, clean.images, self.x_adv, clean.labels, out)
+        target, first = self.subject.target, slice(0, PICTURES)
+        shown = [torch.from_numpy(x[first]).to(target.examples(first)[0]) for x in (clean.images, self.x_adv)]
+        answers = [predict(target.F, x, n=target.n_ensemble, seed=target.seed).label.tolist() for x in shown]
+        pictures = Pictures(clean.images[first], self.x_adv[first], clean.labels[first], *answers)
+        explained = {name: check.explanation for name, check in (*CHECKS.items(), *BEHAVIOURS.items())}
+        return write_page(self.card, pictures, explained, out)
 
 
 def card_of(audit: Audit) -> dict[str, Any]:
@@ -176,7 +210,9 @@ def card_of(audit: Audit) -> dict[str, Any]:
         "bounds": [np.asarray(bound, float).tolist() for bound in subject.bounds],
         "examples": audit.records[0].examples,
         "complete": audit.complete,
+        "verdict": audit.verdict,
         "shortcomings": audit.shortcomings,
+        "warnings": audit.warnings,
         "randomness": {"random": F.random, "law": law, "granularity": shared, "support": outcomes},
         "inference": {"rule": "mean softmax", "T": T},
         "clean": _numbers_json(audit.clean),
@@ -200,7 +236,7 @@ def card_of(audit: Audit) -> dict[str, Any]:
             for r in audit.evidence["radii"]
         ],
         "checks": {name: item._asdict() for name, item in audit.checks.items()},
-        "indicators": [item._asdict() for item in audit.indicators],
+        "indicators": [{"check": name, **item._asdict()} for name, item in audit.behaviours.items()],
         "seed": target.seed,
         "data_sha256": audit.records[0].data.sha256,
         "model_sha256": fingerprint(original(F)),
@@ -318,4 +354,5 @@ def _target(card: Mapping[str, Any], model: Model, x_adv: np.ndarray, y: np.ndar
     given = network_of(model, unscaled(data.x[:2], (low, high)))
     F = rescaled(settled(given.F, draws=card["randomness"]["random"]), (low, high))
     F = F if card["checks"]["logits"]["verdict"] == "pass" else with_logits(F)
+    F = with_no_answer(F) if card["checks"].get("numbers", {}).get("verdict") == "warn" else F
     return Target(F, data, card["name"], card["inference"]["T"] if F.random else 20, card["seed"] + 1)

@@ -12,14 +12,15 @@ from torch.overrides import TorchFunctionMode
 
 from graddiv.diversity.gradients import ZERO, directions
 from graddiv.diversity.regularizers import mean_cosine
-from graddiv.evaluation.inspection import CHECKS, Answer, Inspection, Outcome, check, draws_by_itself
+from graddiv.evaluation.inspection import CHECKS, DRAWS, Answer, Inspection, Outcome, check
 from graddiv.evaluation.jobs import displaced
 from graddiv.geometry import per_example
 from graddiv.losses import soft_margin
 from graddiv.networks import SampleModel, running_statistics
+from graddiv.networks.foreign import CALLS, SURELY, draws_by_itself, sources
 from graddiv.networks.prediction import models_of
 from graddiv.networks.randomized import DROPOUT
-from graddiv.seeding import fold, generator
+from graddiv.seeding import fold
 
 __all__ = ["CHECKS"]
 
@@ -38,7 +39,10 @@ NOTHING: Answer = ("not enough evidence", "there are no gradients to compare", {
 
 @check("the input has the scale that the network expects")
 def scale(seen: Inspection) -> Answer:
-    """Pixels that fill little of [0, 1] were probably divided by 255 twice."""
+    """Raised if the pixels fill less than a tenth of [0, 1].
+    Means: they were probably divided by 255 twice, or bounds are too wide; epsilon is then far too large.
+    Do: pass x as the network takes it, with bounds=(low, high) unless that is [0, 1].
+    """
     low, high = float(seen.x.min()), float(seen.x.max())
     numbers = {"least": low, "greatest": high}
     said = f"pixels lie between {low:.3g} and {high:.3g}"
@@ -49,15 +53,15 @@ def scale(seen: Inspection) -> Answer:
 
 @check("the network is what it is said to be, random or not")
 def random(seen: Inspection) -> Answer:
-    """Draws must differ if the network is declared random, and only then."""
-    # on images of noise, too: draws may agree on all images that are easy
-    noise = torch.rand(seen.near[0].shape, generator=generator(fold(seen.seed, "look", "elsewhere"))).to(seen.x)
-    z = torch.cat([seen.logits, torch.stack([seen.answer(f, noise) for f in seen.models])], 1)
+    """Raised if calls of a network taken as deterministic differ, if draws of a random one agree, or dropout is off.
+    Means: attacks and scores would see another network than the one that answers.
+    Do: pass randomize(module) if it draws when it answers, Dirac(module) if it does not.
+    """
+    z = seen.logits_of_draws
     different = len({tuple(row) for row in z.flatten(1).tolist()}) if seen.F.random else 1
     silent = [name for name, m in seen.F.named_modules() if isinstance(m, DROPOUT) and not m.training and m.p > 0]
-    native = not seen.F.random and draws_by_itself(seen.models[0], seen.F, seen.x[:2])
     numbers: dict[str, Any] = {"draws": len(z), "different": different, "dropout_layers": len(silent)}
-    if native:
+    if not seen.F.random and seen.draws:
         remedy = "pass randomize(module), which makes its noise a value that can be drawn again"
         return "fail", f"it is taken as deterministic, but two calls with the same input differ: {remedy}", numbers
     if seen.F.random and different == 1:
@@ -72,24 +76,55 @@ def random(seen: Inspection) -> Answer:
             remedy = "pass randomize(module) if it goes on drawing when the network answers, Dirac(module) if not"
             return "warn", f"{said}; {remedy}", numbers
         return "pass", said, numbers
-    return "pass", "deterministic: every call gives the same answer", numbers
+    return "pass", f"deterministic: {CALLS} calls gave the same answer, and {SURELY}", {**numbers, "calls": CALLS}
 
 
 @check("the same noise gives the same answer", decisive=("fail",))
 def replay(seen: Inspection) -> Answer:
-    """A sample model is a function: two calls must return the same."""
-    again = seen.answer(seen.models[0], seen.x)
-    apart = float((again - seen.logits[0]).abs().max())
-    numbers = {"largest_difference": apart}
-    if apart > 1e-4 * (1 + float(again.abs().max())):
-        remedy = "draw from torch's, NumPy's or Python's global generators only, which can be set"
-        return "fail", f"two calls with the same noise differ by up to {apart:.3g}: {remedy}", numbers
-    return "pass", "noise that is drawn again gives the same function", numbers
+    """Raised if two calls with the same noise differ.
+    Means: common random numbers, ladders and a second scoring are not exact, since each call is another function.
+    Do: draw from the global generators of torch, NumPy or Python, which can be set, and pass randomize(module).
+    """
+    z, again = (seen.answer(seen.models[0], seen.x, seed).nan_to_num() for seed in (1, 2))
+    apart = float((again - z).abs().max())
+    numbers: dict[str, Any] = {"largest_difference": apart, "calls": CALLS}
+    if not seen.draws and apart <= 1e-4 * (1 + float(again.abs().max())):
+        return "pass", f"noise that is drawn again gives the same function: of {CALLS} calls, {SURELY}", numbers
+    said = f"calls with the same noise differ{f' by up to {apart:.3g}' if apart else ''}"
+    if not draws_by_itself(lambda x: seen.answer(seen.models[0], x, seed=1), seen.F, seen.x[:2]):
+        return "fail", f"{said}, since the module draws beside it: pass randomize(module)", numbers
+    numbers["sources"] = sources(seen.F)
+    which = ", ".join(numbers["sources"]) or "such as os.urandom, secrets, the clock, or a counter of calls"
+    remedy = "draw from torch's, NumPy's or Python's global generators only, which can be set"
+    return "fail", f"{said}, and some of it comes from where no seed reaches ({which}): {remedy}", numbers
+
+
+@check("every answer is a number")
+def numbers(seen: Inspection) -> Answer:
+    """Raised if some logits are NaN.
+    Means: there is no answer; the audit counts each as a wrong one, and an attack may look for more.
+    Do: look for roots and logarithms of 0, for divisions by it, and for numbers too large for half precision.
+    """
+    models = enumerate(models_of(seen.F, CALLS, fold(seen.seed, "numbers")))
+    answers = [seen.answer(f, seen.x if i < DRAWS else seen.x[:2]) for i, f in models]
+    missing = torch.stack([z.isnan().any(1).double().mean() for z in answers])
+    draws, share = int((missing > 0).sum()), float(missing.mean())
+    found = {"draws": len(missing), "draws_with_nan": draws, "share_of_answers": share}
+    if not draws:
+        return "pass", "no logit is NaN", found
+    if share == 1:
+        return "fail", "every answer is NaN: look at the network's weights and at the input", found
+    said = f"{100 * share:.2g} % of the answers are NaN"
+    said += f", and {draws} of {len(missing)} draws have some" if seen.F.random else ""
+    return "warn", f"{said}: look for roots and logarithms of 0, and divisions by it", found
 
 
 @check("an answer depends on its own image alone")
 def pointwise(seen: Inspection) -> Answer:
-    """f(x)[0] must not change with x[1:], for the same noise; noise may depend on the row."""
+    """Raised if other images in the batch change the answer for an image, with the same noise.
+    Means: accuracy depends on which images are judged together, and an attack on one image moves the others.
+    Do: call model.eval(), so that batch norm uses its running statistics.
+    """
     if len(seen.x) < 2:
         return "not enough evidence", "there is one image only", {}
     f, z, others = seen.models[0], seen.logits[0], seen.x.clone()
@@ -108,7 +143,10 @@ def pointwise(seen: Inspection) -> Answer:
 
 @check("how many functions the noise can make")
 def support(seen: Inspection) -> Answer:
-    """With finitely many, expectations are exact sums."""
+    """Raised if never: it reports how many different functions the noise makes, if that is known.
+    Means: with finitely many, A1 and W_k are exact in the noise; otherwise they are estimates from draws.
+    Do: pass a list of modules, one for each value, if the noise has few.
+    """
     if not seen.F.random:
         return "pass", "one: the network is deterministic", {"outcomes": 1}
     if (known := seen.F.support()) is not None:
@@ -125,19 +163,27 @@ def support(seen: Inspection) -> Answer:
 
 @check("the output is logits")
 def logits(seen: Inspection) -> Answer:
-    """Softmax of a softmax flattens the loss: attacks and ensembles would see hardly any difference."""
+    """Raised if every answer is between 0 and 1 and sums to 1.
+    Means: the network returns probabilities; softmax of them flattens the loss that attacks follow.
+    Do: return the logits; the audit takes the logarithm of the probabilities, and goes on.
+    """
     z = seen.logits.double()
-    off = float((z.sum(2) - 1).abs().max())
-    numbers = {"classes": z.shape[2], "sum_off_one": off, "least": float(z.min()), "greatest": float(z.max())}
+    if not len(z := z[~z.isnan().any(2)]):
+        return "not enough evidence", "no answer is a number", {}
+    off = float((z.sum(1) - 1).abs().max())
+    numbers = {"classes": z.shape[1], "sum_off_one": off, "least": float(z.min()), "greatest": float(z.max())}
     if off < 1e-3 and float(z.min()) >= 0:
         remedy = "return the logits, or the logarithm of the probabilities"
         return "warn", f"every answer is between 0 and 1 and sums to 1, so these are probabilities: {remedy}", numbers
-    return "pass", f"{z.shape[2]} logits between {numbers['least']:.3g} and {numbers['greatest']:.3g}", numbers
+    return "pass", f"{z.shape[1]} logits between {numbers['least']:.3g} and {numbers['greatest']:.3g}", numbers
 
 
 @check("clean accuracy is above chance", decisive=("fail",))
 def accuracy(seen: Inspection) -> Answer:
-    """One-sided test against always naming the most frequent class."""
+    """Raised if clean images are not classified better than by naming one class (one-sided test, 1 %).
+    Means: labels, their order or the scale of the input do not fit, so that accuracy under attack says nothing.
+    Do: compare model(x).argmax(1) with y by hand.
+    """
     right = (seen.logits.argmax(2) == seen.y).double().mean(0)
     chance = float(torch.bincount(seen.y).max() / len(seen.y))
     share, b = float(right.mean()), len(right)
@@ -153,7 +199,10 @@ def accuracy(seen: Inspection) -> Answer:
 
 @check("gradients reach the input")
 def gradients(seen: Inspection) -> Answer:
-    """Absent, not finite, 0 or saturated gradients; and the layer in which they are lost."""
+    """Raised if gradients at the input are absent, NaN or infinite, or exactly 0 at a tenth of the images or more.
+    Means: attacks by gradients are blind there: what survives them is no evidence of robustness.
+    Do: put straight_through(fn) in the place of the layer that is named; the audit follows a surrogate if it finds one.
+    """
     g = seen.gradients
     if g is None:
         return _lost(seen, "autograd finds no way from the output to the input", {"absent": True})
@@ -234,7 +283,10 @@ class _CountGradients(TorchFunctionMode):
 
 @check("answers are not found by optimization")
 def optimization(seen: Inspection) -> Answer:
-    """A network that takes gradients while it answers adapts to the attack: its own gradient is seldom right."""
+    """Raised if the network takes gradients while it answers.
+    Means: it adapts to the image, also to an attacked one; its own gradient is seldom that of the whole answer.
+    Do: attack what it computes in its last step apart, too: graddiv.audit(last_step, x, y, epsilon=epsilon).
+    """
     with running_statistics(seen.F), torch.enable_grad(), _CountGradients() as gradients:
         seen.models[0](seen.x[:1])
     if taken := gradients.taken:
@@ -245,7 +297,11 @@ def optimization(seen: Inspection) -> Answer:
 
 @check("the gradient is the derivative")
 def differences(seen: Inspection) -> Answer:
-    """(s(x + h u) - s(x - h u)) / 2h against <grad s, u>, along the gradient and across, where detached parts show."""
+    """Raised if finite differences differ from the gradient by more than a tenth of its length.
+    Means: a backward pass is replaced, or a part of the network is detached: attacks follow something else than the
+    loss.
+    Do: remove .detach() and no_grad, or name a replaced step with straight_through(fn).
+    """
     if (found := seen.usable_gradients) is None:
         return NOTHING
     g = found[0]
@@ -283,7 +339,10 @@ def _errors(seen: Inspection, g: Float[Tensor, "k ..."], direction: Float[Tensor
 
 @check("the loss is smooth enough to follow")
 def roughness(seen: Inspection) -> Answer:
-    """Compare gradients of one draw at points less than half a gray level apart, and of two draws at one point."""
+    """Raised if gradients of one draw at points less than half a gray level apart have a cosine below 0.5.
+    Means: gradients are right and too rough to lead anywhere; attacks without gradients decide.
+    Do: look for a ripple or for quantized activations, and audit the network without them beside it.
+    """
     if (g := seen.usable_gradients) is None:
         return NOTHING
     f, (x, y), several = seen.models[0], seen.near, len(g) > 1
@@ -305,7 +364,10 @@ def roughness(seen: Inspection) -> Answer:
 
 @check("gradients are as diverse around images as at them")
 def kink(seen: Inspection) -> Answer:
-    """Training may disperse gradients at the images alone, in kinks that no attack stays in."""
+    """Raised if gradients of two draws agree better around the images than at them, by 0.15 in cosine.
+    Means: training spread gradients at the images alone; an attack leaves the kink with its first step.
+    Do: measure diversity away from the images; a low cosine at them is no evidence.
+    """
     if (g := seen.usable_gradients) is None:
         return NOTHING
     if len(seen.models) == 1:

@@ -13,14 +13,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from graddiv import store
-from graddiv.data import Dataset, load
+from graddiv.data import SOURCES, Dataset, load
+from graddiv.data.own import checked_labels, collected, is_own, read_own, tensor
 from graddiv.errors import GradDivError
-from graddiv.networks.inputs import HALF, MAKE_LABELS, plain
+from graddiv.networks.inputs import HALF
+from graddiv.references import name_of
 
 #: The least and the greatest value of a pixel, as the model takes it: one number, or one for each channel.
 Bounds = tuple[float | int | Sequence[float], float | int | Sequence[float]]
-IMAGES = ("x", "images", "x_test", "image", "data")  #: Names under which archives hold images.
-LABELS = ("y", "labels", "y_test", "label", "targets")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +52,21 @@ class Examples:
 
 def examples_of(
     x: object, y: object = None, bounds: Bounds | None = None, examples: int | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | None = None, *, split: str = "", data_root: str | Path | None = None,
 ) -> Examples:  # fmt: skip
-    """Make examples, with pixels scaled to [0, 1], of tensors, arrays, a Dataset or a DataLoader.
+    """Make examples, with pixels scaled to [0, 1], of tensors, arrays, a Dataset, a DataLoader, or a reference to one.
 
     dtype: the type that images are computed in; by default their own, or float32 for half precision and integers.
+    split, data_root: of a reference, as in `read_examples`.
     """
     if examples is not None and examples < 1:
         raise GradDivError(f"examples is {examples}, expected at least 1")
+    if isinstance(x, Examples):
+        return x.take(slice(0, examples))
+    if isinstance(x, str | Path) and y is None:
+        read = read_examples(str(x), examples, data_root, split, bounds)
+        called = split or ("test" if str(x) in SOURCES else "given")
+        return replace(examples_of(*read, bounds, dtype=dtype), name=name_of(str(x)), split=called)
     images, labels = _pair(x, y, examples)
     images = images.to(dtype or (torch.float32 if images.dtype in HALF else images.dtype))
     if len(images) == 0 or len(images) != len(labels):
@@ -77,16 +84,22 @@ def unscaled(x: Float[Tensor, "b ..."], bounds: Bounds) -> Float[Tensor, "b ..."
     return low + (high - low) * x
 
 
-def read_examples(name: str, examples: int | None = None, data_root: str | Path | None = None) -> tuple[Tensor, Tensor]:
-    """Images and labels of an .npz file, or the test split of a data set by its name."""
-    if not name.endswith(".npz"):
-        return load(name, "test", data_root).batch(slice(0, examples))
-    found = store.read_npz(Path(name))
-    keys = [next((key for key in names if key in found), None) for names in (IMAGES, LABELS)]
-    if None in keys:
-        raise GradDivError(f"{name} holds {', '.join(found) or 'nothing'}, expected the arrays x and y")
-    x, y = (torch.from_numpy(found[str(key)]) for key in keys)
-    return x[:examples], y[:examples]
+def read_examples(
+    reference: str, examples: int | None = None, data_root: str | Path | None = None, split: str = "",
+    bounds: Bounds | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Images and labels of a reference: the name of a data set, or one of the kinds of `graddiv.data.own`.
+
+    split: "test" if not given; data of one's own that are not divided into splits are then taken as a whole.
+    bounds: what the bytes 0 and 255 become, by default 0 and 1; other numbers stay.
+    """
+    if split or not is_own(reference) or reference in SOURCES:
+        data = load(reference, split or "test", data_root)
+        x, y = data.images[:examples], data.labels[:examples]
+    else:
+        found = read_own(reference, examples=examples)
+        x, y = found.x[:examples], found.y[:examples]
+    return unscaled(x.float() / 255, bounds or (0.0, 1.0)) if x.dtype == torch.uint8 else x, y
 
 
 def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b ..."], Int64[Tensor, " b"]]:
@@ -96,48 +109,15 @@ def _pair(x: object, y: object, examples: int | None) -> tuple[Float[Tensor, "b 
     if isinstance(x, Dataset):
         return x.batch(slice(0, examples))
     if y is not None:
-        images, labels = (_tensor(values, name)[:examples] for values, name in ((x, "x"), (y, "y")))
+        images, labels = (tensor(values, name)[:examples] for values, name in ((x, "x"), (y, "y")))
     elif isinstance(x, Tensor | np.ndarray):
         raise GradDivError("x is an array and y is missing: pass the labels too")
     elif isinstance(x, str | Mapping) or not (isinstance(x, Iterable) or hasattr(x, "__getitem__")):
-        raise GradDivError(f"x is {type(x).__name__}, expected a tensor, an array, a Dataset or a DataLoader")
+        kinds = "a tensor, an array, a Dataset, a DataLoader, or a name such as 'xs.npz'"
+        raise GradDivError(f"x is {type(x).__name__}, expected {kinds}")
     else:
-        images, labels = _collected(x, examples)
-    if labels.is_floating_point() or labels.dim() != 1:
-        found = f"y has type {labels.dtype} and shape {tuple(labels.shape)}"
-        raise GradDivError(f"{found}, expected one whole number for each image: {MAKE_LABELS}")
-    if len(labels) and int(labels.min()) < 0:
-        raise GradDivError(f"y holds the label {int(labels.min())}, expected classes from 0 on")
-    return (images if images.is_floating_point() else images.float()), labels.long()
-
-
-def _collected(x: object, examples: int | None) -> tuple[Tensor, Tensor]:
-    """The pairs of a Dataset, or the batches of a loader, together."""
-    by_index = not isinstance(x, DataLoader) and hasattr(x, "__getitem__") and hasattr(x, "__len__")
-    parts: Iterable[object] = (x[i] for i in range(len(x))) if by_index else x  # type: ignore[index,arg-type,assignment]
-    images, labels = list[Tensor](), list[Tensor]()
-    for part in parts:
-        if not isinstance(part, tuple | list) or len(part) != 2:
-            raise GradDivError(f"x holds {type(part).__name__} items, expected pairs of image and label")
-        image, label = (_tensor(values, name) for values, name in zip(part, "xy", strict=True))
-        single = label.dim() == 0
-        images.append(image[None] if single else image)
-        labels.append(label[None] if single else label)
-        if examples is not None and sum(map(len, labels)) >= examples:
-            break
-    if not images:
-        raise GradDivError("x holds no images")
-    return torch.cat(images)[:examples], torch.cat(labels)[:examples]
-
-
-def _tensor(values: object, name: str) -> Tensor:
-    try:
-        found = values if isinstance(values, Tensor) else torch.as_tensor(np.asarray(values))
-    except (TypeError, ValueError):
-        raise GradDivError(f"{name} is of type {type(values).__name__}, expected a tensor or an array") from None
-    if found.is_meta:
-        raise GradDivError(f"{name} lies on the device meta, where there are no values")
-    return plain(name, found)
+        images, labels = collected(x, examples)
+    return (images if images.is_floating_point() else images.float()), checked_labels(labels)
 
 
 def _checked_bounds(x: Tensor, bounds: Bounds | None) -> Bounds:

@@ -21,7 +21,7 @@ from graddiv.geometry import Geometry
 from graddiv.losses import soft_margin
 from graddiv.networks import RandomizedNetwork, running_statistics
 from graddiv.records import ExplainedRecord
-from graddiv.records.statistics import Z
+from graddiv.records.intervals import Z
 from graddiv.seeding import fold, generator, uniform
 from graddiv.store import digest
 

@@ -7,13 +7,13 @@ from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int64
-from torch import Tensor, nn
+from torch import Tensor
 
 from graddiv.diversity.gradients import input_gradient
 from graddiv.errors import GradDivError
 from graddiv.losses import soft_margin
 from graddiv.networks import RandomizedNetwork, SampleModel, running_statistics
-from graddiv.networks.inputs import logits_of
+from graddiv.networks.foreign import CALLS, draws_by_itself
 from graddiv.networks.prediction import models_of
 from graddiv.registries import Registry
 from graddiv.seeding import fold, generator, isolated
@@ -49,6 +49,14 @@ class Check(NamedTuple):
     def __call__(self, subject: Any) -> Item:
         return Item(self.title, *self.run(subject))
 
+    @property
+    def explanation(self) -> dict[str, str]:
+        """What the docstring of its function says, of the form `Raised if .. Means: .. Do: ..`, by these words."""
+        said = " ".join((getattr(self.run, "func", self.run).__doc__ or "").split())
+        raised, _, rest = said.partition(" Means: ")
+        means, _, remedy = rest.partition(" Do: ")
+        return {"Raised if": raised.removeprefix("Raised if "), "What it means": means, "What to do": remedy}
+
 
 #: Checks of a network, each a function of an `Inspection`, in the order in which they are made before any attack.
 CHECKS: Registry[Check] = Registry("check")
@@ -79,12 +87,33 @@ class Inspection:
 
     @cached_property
     def models(self) -> list[SampleModel]:
-        """Some sample models; one of a deterministic network."""
-        return list(models_of(self.F, DRAWS, fold(self.seed, "look")))
+        """Some sample models, only such as answer with numbers if there are any; one of a deterministic network."""
+        drawn = list(models_of(self.F, DRAWS, fold(self.seed, "look")))
+        if len(drawn) == 1:
+            return drawn
+        return [f for f in drawn if not self.answer(f, self.near[0]).isnan().any()] or drawn
 
     @cached_property
     def logits(self) -> Float[Tensor, "n b c"]:
         return torch.stack([self.answer(f, self.x) for f in self.models])
+
+    @cached_property
+    def draws(self) -> bool:
+        """Whether calls of one sample model differ: it draws beside its noise."""
+        return draws_by_itself(self.models[0], self.F, self.x[:2])
+
+    @cached_property
+    def logits_of_draws(self) -> Float[Tensor, "n b c"]:
+        """The logits on images and on noise, since draws may agree on easy images; of more draws while all agree."""
+        x = self.near[0]
+        noise = torch.rand(x.shape, generator=generator(fold(self.seed, "look", "elsewhere"))).to(x)
+        found, differ = list[Tensor](), False
+        for f in models_of(self.F, CALLS, fold(self.seed, "look")):
+            found.append(self.answer(f, torch.cat([x, noise])).nan_to_num())
+            differ = differ or not torch.equal(found[0], found[-1])
+            if differ and len(found) >= DRAWS:
+                break
+        return torch.stack(found)
 
     @cached_property
     def near(self) -> tuple[Float[Tensor, "k ..."], Int64[Tensor, " k"]]:
@@ -107,8 +136,9 @@ class Inspection:
         g = self.gradients
         return None if g is None or not g.isfinite().all() or not (g != 0).any() else g
 
-    def answer(self, f: SampleModel, x: Tensor) -> Float[Tensor, "b c"]:
-        with torch.no_grad(), running_statistics(self.F):
+    def answer(self, f: SampleModel, x: Tensor, seed: int = 0) -> Float[Tensor, "b c"]:
+        """f(x); the seed is that of the global generators, which a sample model has no business to ask."""
+        with torch.no_grad(), running_statistics(self.F), isolated(seed):
             return f(x)
 
     def gradient(self, f: SampleModel, x: Tensor, y: Tensor) -> Tensor:
@@ -123,13 +153,3 @@ class Inspection:
         """Return numbers in [-1, 1) in the shape of `near`."""
         x = self.near[0]
         return 2 * torch.rand(x.shape, generator=generator(fold(self.seed, "look", *role)), dtype=x.dtype).to(x) - 1
-
-
-def draws_by_itself(f: SampleModel, module: nn.Module, x: Float[Tensor, "b ..."]) -> bool:
-    """Whether calls of f, which calls the module, differ: it draws from the global random state."""
-    answers = []
-    for seed in (1, 2, 3):
-        with torch.no_grad(), running_statistics(module), isolated(seed):
-            output: Any = f(x)
-        answers.append(logits_of(output, type(module).__name__, len(x)))
-    return any(not torch.equal(answers[0], other) for other in answers[1:])

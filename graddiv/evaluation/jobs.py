@@ -23,7 +23,7 @@ from graddiv.evaluation.target import Target
 from graddiv.geometry import LINF, NORMS, Geometry, Linf, per_example
 from graddiv.networks import GaussianSmoothing, RandomizedNetwork, SampleModel, running_statistics
 from graddiv.networks.prediction import count_models, logits_from, models_of, predict, score
-from graddiv.records import kinds
+from graddiv.records import PathRecord, kinds
 from graddiv.seeding import fold, uniform
 
 GRADIENTS = 100  #: Gradients, one for each sample model, from which the paper estimates concentration.
@@ -112,8 +112,8 @@ def nearby_job(
     return target.job(kinds.NearbyRecord, settings, measure, work=2.0 * n * len(distances))
 
 
-@measurement("path", kinds.PathRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
-def path_job(target: Target, *, epsilon: float, n: int = 20) -> Job[kinds.PathRecord]:
+@measurement("path", PathRecord, lambda budget: {"n": max(budget.curve_n)}, of_random_networks_only=True)
+def path_job(target: Target, *, epsilon: float, n: int = 20) -> Job[PathRecord]:
     """Measure mean cosine and length of n gradients, and the soft margin, at steps of EOT-PGD.
 
     The models that measure are the same at every step and were never seen by the attack.
@@ -127,7 +127,7 @@ def path_job(target: Target, *, epsilon: float, n: int = 20) -> Job[kinds.PathRe
         return _gradients_at(target, n, points, y)
 
     settings = {"n": n, "epsilon": epsilon, "steps": list(STEPS)}
-    return target.job(kinds.PathRecord, settings, measure, work=2.0 * n * (sum(STEPS) + len(STEPS)))
+    return target.job(PathRecord, settings, measure, work=2.0 * n * (sum(STEPS) + len(STEPS)))
 
 
 def _gradients_at(target: Target, n: int, points: Iterable[Tensor], y: Tensor) -> dict[str, Tensor]:
@@ -365,8 +365,9 @@ def votes(F: RandomizedNetwork, x: Tensor, n: int, seed: int) -> Int64[Tensor, "
 
 
 @measurement(
-    "certificate", kinds.CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True
-)
+    "certificate", kinds.CertificateRecord, lambda budget: {"draws": budget.draws}, of_random_networks_only=True,
+    made_for=GaussianSmoothing,
+)  # fmt: skip
 def certificate_job(target: Target, *, draws: int = DRAWS, choosing: int = CHOOSING) -> Job[kinds.CertificateRecord]:
     """Certify every example; the arrays are those of a `Certificate`, and whether the winner is the true class."""
     _check_draws(draws, choosing, ALPHA)

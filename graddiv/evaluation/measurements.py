@@ -9,6 +9,7 @@ from graddiv.evaluation.budget import Budget
 from graddiv.evaluation.run import Job
 from graddiv.evaluation.target import Target
 from graddiv.geometry import LINF, NORMS
+from graddiv.networks import RandomizedNetwork
 from graddiv.records import MeasurementRecord
 from graddiv.registries import Registry
 
@@ -25,12 +26,18 @@ class Measurement(NamedTuple):
     in_both_norms: bool = False  #: Whether it is made in Linf and in L2, with geometry=...
     of_random_networks_only: bool = False
     on_request: bool = False  #: Whether it is measured only where it is named.
+    made_for: type = object  #: It says something of networks of this class alone.
 
     @property
     def norms(self) -> list[str]:
         """The norms in which it is defined: all if its record names the norm, or has no radius."""
         named_by = self.record.named_by
         return list(NORMS) if "norm" in named_by or "epsilon" not in named_by else ["linf"]
+
+    def suits(self, F: RandomizedNetwork, norm: str) -> bool:
+        """Whether it is measured of the network where none is named."""
+        fits = isinstance(F, self.made_for) and (F.random or not self.of_random_networks_only)
+        return fits and norm in self.norms and not self.on_request
 
     def jobs(self, target: Target, epsilon: float, budget: Budget) -> list[Job[Any]]:
         places = self._places(epsilon, target.pixels, budget.norm)
@@ -61,7 +68,7 @@ def defined_in(name: str, norm: str) -> Measurement:
     return found
 
 
-def measurement(name: str, record: type[MeasurementRecord], spends: Spends, **flags: bool) -> Callable[[J], J]:
+def measurement(name: str, record: type[MeasurementRecord], spends: Spends, **flags: Any) -> Callable[[J], J]:
     """Register the function below, which makes the job; the arguments are the fields of `Measurement`."""
 
     def register(job: J) -> J:

@@ -1,11 +1,8 @@
 """Makes a `RandomizedNetwork` of any model, without changing it."""
 
-import importlib
 import inspect
 import math
-import runpy
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,17 +10,27 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int64
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
+from graddiv import store
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Bounds, unscaled
-from graddiv.evaluation.inspection import draws_by_itself
+from graddiv.evaluation.inspection import Item
 from graddiv.networks import Dirac, Noise, RandomizedNetwork, SampleModel, Theta, randomize
+from graddiv.networks.architectures import Normalize
 from graddiv.networks.ensemble import ensemble
-from graddiv.networks.inputs import HALF, check_takes, naming_the_shape
+from graddiv.networks.foreign import draws_by_itself
+from graddiv.networks.inputs import HALF, NO_ARRAY, check_takes, naming_the_shape, running_statistics
+from graddiv.references import called, is_code, made
+from graddiv.seeding import isolated
 from graddiv.store import digest
 
 #: What can be evaluated and audited.
 Model = RandomizedNetwork | nn.Module | Callable[[Tensor], Tensor] | Sequence[nn.Module] | str | Path
+ROBUSTBENCH = "robustbench:"
+REFERENCES = "a run, file.py:name of a model or what makes one, robustbench:NAME, or a folder in Hugging Face's format"
+ARRAYS: frozenset[Any] = frozenset((Tensor.numpy, Tensor.__array__))  #: Those that refuse a graph.
+NO_ANSWER = 30.0  #: How far the logit of no answer lies from the others.
 
 
 def _of_inner(name: str) -> Any:
@@ -66,6 +73,34 @@ class Frozen(Adapted):
         return lambda x: torch.stack([f(x).log_softmax(1) for f in models]).logsumexp(0) - math.log(len(models))
 
 
+class Replayed(Adapted):
+    """A network that draws beside its noise: the noise is a seed, of its own and of what it asks the generators for."""
+
+    random, pointwise = True, False
+
+    def __init__(self, inner: RandomizedNetwork) -> None:
+        super().__init__(inner, lambda f, x: f(x))
+
+    def draw(self, seed: int, batch: Int64[Tensor, " b"] | None = None) -> int:
+        return seed
+
+    def bind(self, noise: Noise, theta: Theta | None = None) -> SampleModel:
+        assert isinstance(noise, int)
+        f = self.inner.bind(self.inner.draw(noise), theta)
+
+        def call(x: Tensor) -> Tensor:
+            with isolated(noise):
+                return f(x)
+
+        return call
+
+    def mean(self) -> None:
+        return None
+
+    def support(self) -> None:
+        return None
+
+
 class FunctionModule(nn.Module):
     """A function x -> logits as a module without parameters."""
 
@@ -86,10 +121,28 @@ def network_of(
     model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None = None, device: torch.device | None = None
 ) -> GivenModel:
     """Make a randomized network of a model; images x, as it takes them, show whether a module draws by itself."""
-    if isinstance(model, str | Path):
+    given = _network_of(model, x, data_root, device)
+    return given._replace(F=with_arrays(given.F)) if _makes_arrays(given.F, x[:2]) else given
+
+
+def _makes_arrays(F: RandomizedNetwork, x: Float[Tensor, "b ..."]) -> bool:
+    """Whether a call fails because it makes an array of a tensor that has a graph."""
+    try:
+        with torch.enable_grad(), running_statistics(F), isolated(0):
+            F.bind(F.draw(0))(x.detach().to(F.device).requires_grad_())
+    except Exception as error:  # any other is told by who calls the network next
+        return NO_ARRAY in str(error)
+    return False
+
+
+def _network_of(
+    model: Model, x: Float[Tensor, "b ..."], data_root: str | Path | None, device: torch.device | None
+) -> GivenModel:
+    model = load_model(str(model)) if isinstance(model, str | Path) else model
+    if isinstance(model, Path):
         from graddiv.runs import Run
 
-        run = Run(Path(model))
+        run = Run(model)
         return GivenModel(run.network(data_root).to(device), run.experiment.run_name, run.experiment.random)
     if isinstance(model, RandomizedNetwork):
         return GivenModel(model.to(device), type(model.module).__name__, model.random)
@@ -116,7 +169,7 @@ def _randomized(module: nn.Module, x: Float[Tensor, "b ..."]) -> RandomizedNetwo
     x = x.to(next((p.device for p in module.parameters()), x.device))
     check_takes(module, x)
     with naming_the_shape(x):
-        return randomize(module) if draws_by_itself(module, module, x[:2]) else Dirac(module)
+        return randomize(module, active=()) if draws_by_itself(module, module, x[:2]) else Dirac(module)
 
 
 def dtype_of(model: Model) -> torch.dtype | None:
@@ -137,33 +190,70 @@ def _name(function: Callable[[Tensor], Tensor]) -> str:
 
 
 def load_model(reference: str) -> Model:
-    """The model that `file.py:name` or `package.module:name` names, or what that function returns; or a run."""
-    if Path(reference).is_dir():
-        return Path(reference)
-    place, _, name = reference.rpartition(":")
-    if not place or not name:
-        raise GradDivError(f"the model is {reference!r}, expected file.py:factory or the directory of a run")
-    if (found := _imported(place).get(name)) is None:
-        raise GradDivError(f"{place} has no {name!r}, expected a model or a function that makes one")
-    model: Model = found if isinstance(found, nn.Module | list | tuple) else found()
+    """The model of a reference.
+
+    A run, or a folder in the format of Hugging Face; robustbench:NAME, or robustbench:DATASET/THREAT/NAME;
+    `file.py:name` or `package.module:name` of a model, a list of modules, or a function or class that makes one.
+    """
+    path = Path(reference)
+    if store.is_directory(path):
+        return _of_hugging_face(path) if (path / "config.json").exists() else path
+    if reference.startswith(ROBUSTBENCH):
+        return _of_robustbench(reference.removeprefix(ROBUSTBENCH))
+    if not is_code(reference):
+        raise GradDivError(f"there is no model {reference!r}, expected {REFERENCES}")
+    return called(reference, expected=REFERENCES, take=lambda found: _model_of(reference, found))
+
+
+def _model_of(reference: str, found: Any) -> Model:
+    """The object that a reference names, or what it makes."""
+    if isinstance(found, nn.Module | list | tuple):
+        return found
+    if not callable(found):
+        raise GradDivError(f"{reference} is of type {type(found).__name__}, expected {REFERENCES}")
+    model: Model = made(reference, found)
     return model
 
 
-def _imported(place: str) -> dict[str, Any]:
-    """The names in a module, or in a Python file, which may import files beside it."""
-    path = Path(place)
-    if path.suffix != ".py":
-        try:
-            return vars(importlib.import_module(place))
-        except ModuleNotFoundError as error:
-            raise GradDivError(f"there is no module {place!r}: {error}") from None
-    if not path.is_file():
-        raise GradDivError(f"there is no {path}")
-    sys.path.insert(0, str(path.parent.resolve()))
+def _of_hugging_face(folder: Path) -> nn.Module:
+    """An image classifier of the library transformers, which takes pixels in [0, 1]."""
     try:
-        return runpy.run_path(str(path), run_name=path.stem)
-    finally:
-        sys.path.pop(0)
+        from transformers import AutoModelForImageClassification
+    except ImportError:
+        raise GradDivError(f"{folder} is in Hugging Face's format: pip install transformers") from None
+    try:
+        model = AutoModelForImageClassification.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError) as error:
+        raise GradDivError(f"{folder} holds no image classifier: {str(error).splitlines()[0]}") from None
+    about = folder / "preprocessor_config.json"
+    found = store.read_json(about) if about.exists() else {}
+    normalized = found.get("do_normalize") and found.get("image_mean") and found.get("image_std")
+    return ImageClassifier(model, Normalize(found["image_mean"], found["image_std"]) if normalized else nn.Identity())
+
+
+class ImageClassifier(nn.Module):
+    """A model of transformers as a function of pixels in [0, 1] that returns logits alone."""
+
+    def __init__(self, model: nn.Module, normalize: nn.Module) -> None:
+        super().__init__()
+        self.model, self.normalize = model, normalize
+        self.training = model.training
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b k"]:
+        logits: Tensor = self.model(pixel_values=self.normalize(x)).logits
+        return logits
+
+
+def _of_robustbench(reference: str) -> nn.Module:
+    """A model of the zoo robustbench; CIFAR-10 and Linf unless the reference says otherwise."""
+    try:
+        from robustbench.utils import load_model as load
+    except ImportError:
+        raise GradDivError(f"{ROBUSTBENCH}{reference} needs the package: pip install robustbench") from None
+    *where, name = reference.split("/")
+    dataset, threat = where if len(where) == 2 else ("cifar10", "Linf")
+    module: nn.Module = load(model_name=name, dataset=dataset, threat_model=threat)
+    return module
 
 
 def original(F: RandomizedNetwork) -> RandomizedNetwork:
@@ -195,8 +285,56 @@ def with_gradients(F: RandomizedNetwork) -> RandomizedNetwork:
     return Adapted(F, call)
 
 
+def with_no_answer(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with a class more, no answer, where a logit is NaN: it is no label, so that the answer is wrong."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        z = f(x)
+        missing = z.isnan().any(1, keepdim=True)
+        z = torch.where(missing, 0.0, z)
+        other = torch.where(missing, NO_ANSWER, z.detach().amin(1, keepdim=True) - NO_ANSWER)
+        return torch.cat([z, other], 1)
+
+    return Adapted(with_gradients(F), call)
+
+
+def answering(F: RandomizedNetwork, numbers: Item) -> tuple[RandomizedNetwork, Item]:
+    """The network, in which NaN is a wrong answer if some answers are NaN; the check of it, told so."""
+    if numbers.verdict == "fail":
+        raise GradDivError(numbers.sentence)
+    if numbers.verdict == "pass":
+        return F, numbers
+    return with_no_answer(F), numbers.remedied("each counts as a wrong answer")
+
+
+class _Detached(TorchFunctionMode):
+    """While active, the gradient ends where an array is made: x.numpy() is x.detach().numpy()."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        if func in ARRAYS:  # not by `detach`, which another mode may take for the identity
+            args = (args[0].data, *args[1:])
+        return func(*args, **(kwargs or {}))
+
+
+def with_arrays(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network, which may make arrays of tensors: its gradient is that of the other ways to its output."""
+
+    def call(f: SampleModel, x: Tensor) -> Tensor:
+        with _Detached():
+            return f(x)
+
+    return Adapted(F, call)
+
+
 def settled(F: RandomizedNetwork, draws: bool) -> RandomizedNetwork:
     """The network as checks found it: made random if it draws, frozen if it does not."""
     if draws == F.random:
         return F
-    return randomize(F.module) if draws else Frozen(F, (F.draw(0),))
+    return replayed(F) if draws else Frozen(F, (F.draw(0),))
+
+
+def replayed(F: RandomizedNetwork) -> RandomizedNetwork:
+    """The network with all that its calls draw as its noise."""
+    return randomize(F.module, active=()) if isinstance(F, Dirac) else Replayed(F)

@@ -101,7 +101,7 @@ class Cell:
         judging, n = (2.0 * target.n_ensemble, self.n) if target.random else (2.0, 1)
         if self.attack is None:
             return judging
-        return judging + self.attack.passes_per_iteration * self.attack.iterations * self.attack.restarts * n
+        return judging + self.attack.passes_per_iteration * self.attack.iterations * self.attack.runs * n
 
     @property
     def file_name(self) -> str:
@@ -330,6 +330,8 @@ def sure_enough(n: int, looks: int) -> float:
 
 def _settings(attack: Attack) -> dict[str, Any]:
     values = {field.name: getattr(attack, field.name) for field in fields(attack) if field.name != "geometry"}
+    if not attack.targets:  # as in records from before there were targets
+        del values["targets"]
     norm = {"norm": type(attack.geometry).__name__, "bounds": list(attack.geometry.bounds)}
     return {"name": attack.name, **norm, **attack.former_settings, **values}
 

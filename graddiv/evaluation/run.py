@@ -84,6 +84,10 @@ class Session:
             return len(files.numbers)
         return 0 if files.path.exists() else sum(not files.part(batch).exists() for batch in files.numbers)
 
+    def passes(self, jobs: Sequence[Job[Any]]) -> float:
+        """Forward passes of all examples that are left for jobs, about."""
+        return sum(self.left(job) / len(job.slices) * job.work for job in jobs)
+
     def run(self, jobs: Sequence[Job[R]]) -> list[R]:
         """Run all jobs and return their records; processes share the directory and take missing batches in turn."""
         names = [job.file for job in jobs]

@@ -10,16 +10,17 @@ import numpy as np
 import torch
 from jaxtyping import Int64
 from torch import Tensor
+from torch.utils.benchmark import Timer
 
 from graddiv import store
 from graddiv.data import Dataset, load
 from graddiv.errors import GradDivError
 from graddiv.evaluation.examples import Bounds, Examples, examples_of, unscaled
-from graddiv.evaluation.models import Model, dtype_of, network_of, rescaled
+from graddiv.evaluation.models import Model, dtype_of, load_model, network_of, rescaled
 from graddiv.evaluation.run import Advance, Job
-from graddiv.networks import RandomizedNetwork
-from graddiv.networks.inputs import naming_the_shape
-from graddiv.networks.prediction import N_ENSEMBLE, predict
+from graddiv.networks import RandomizedNetwork, running_statistics
+from graddiv.networks.inputs import check_takes, naming_the_shape
+from graddiv.networks.prediction import N_ENSEMBLE, models_of, predict
 from graddiv.performance import channels_last
 from graddiv.records import AttackRecord, MeasurementRecord, Record
 from graddiv.seeding import isolated
@@ -34,6 +35,7 @@ Measure = Callable[[Tensor, Tensor, Tensor, Advance], Mapping[str, Tensor]]
 KEPT_IMAGES = 20  #: How many adversarial images a report shows at most.
 ASKED = 4  #: The number of first images on which the answers of two networks are compared.
 RELATIVE, ABSOLUTE = 1e-3, 0.05  #: Of log-probabilities: other devices differ by less, other networks by more.
+TIMED = 32  #: The number of images whose passes are timed.
 LEAST = 1e-30  #: Probabilities below this count as equal: some devices round the smallest numbers to 0.
 
 
@@ -51,18 +53,23 @@ class Target:
     facts: Mapping[str, Any] = field(default_factory=dict)  #: Further entries of records, such as method and lam.
 
     @classmethod
-    def of(cls, model: Model, x: object, y: object = None, bounds: Bounds | None = None, **settings: Any) -> "Target":
+    def of(
+        cls, model: Model, x: object, y: object = None, bounds: Bounds | None = None,
+        device: torch.device | None = None, **settings: Any,
+    ) -> "Target":  # fmt: skip
         """Make a target of a model in memory; arguments as for `evaluate`, settings are fields such as `seed`."""
+        model = load_model(str(model)) if isinstance(model, str | Path) else model
         if isinstance(x, Dataset) and y is None and bounds is None:
             data: Dataset | Examples = x
-            F = network_of(model, x.batch(slice(0, 2))[0]).F
+            F = network_of(model, x.batch(slice(0, 2))[0], device=device).F
         else:
             data = examples_of(x, y, bounds, dtype=dtype_of(model))
-            F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds)).F, data.bounds)
+            F = rescaled(network_of(model, unscaled(data.x[:2], data.bounds), device=device).F, data.bounds)
         target = cls(F, data, **settings)
         first = target.examples(slice(0, 1))[0]  # a network that cannot take it is refused before any work is done
-        with naming_the_shape(first):
-            predict(F, first, n=1)
+        with naming_the_shape(first), torch.no_grad(), running_statistics(F), isolated(0):
+            check_takes(F, first)
+            next(models_of(F, 1, seed=0))(first)
         return target
 
     @property
@@ -114,6 +121,16 @@ class Target:
         file = record.file_name(settings) if issubclass(record, MeasurementRecord) else file
         return Job(record, label or record.kind, description, file, len(self.data), self.batch, work, compute)
 
+    def seconds(self, passes: float) -> float:
+        """An estimate of the time of so many forward passes of all examples; a batch of them is timed here."""
+        x = self.examples(slice(0, min(self.batch, TIMED)))[0]
+        names = {"torch": torch, "F": self.F, "x": x.requires_grad_()}
+        # a forward pass and a backward pass to the input, about two forward passes
+        statement = "torch.autograd.grad(F.bind(F.draw(0))(x).sum(), x, allow_unused=True)"
+        with running_statistics(self.F):
+            timer = Timer(statement, globals=names, num_threads=torch.get_num_threads())
+            return timer.blocked_autorange(min_run_time=0.2).mean / 2 / len(x) * len(self.data) * passes
+
     def check_answers(self, path: Path) -> None:
         """Refuse to mix records of different networks: compare answers with those in the file, or write it."""
         x = self.examples(slice(0, ASKED))[0]
@@ -137,16 +154,18 @@ class Target:
 
 
 def target_of(
-    experiment: "Experiment", F: RandomizedNetwork, *, data: str | Dataset | None = None, split: str = "test",
-    examples: int | None = None, batch: int = 100, seed: int = 0, data_root: str | Path | None = None,
-    device: torch.device | None = None,
+    experiment: "Experiment", F: RandomizedNetwork, *, data: str | Dataset | Examples | None = None,
+    split: str = "test", examples: int | None = None, batch: int = 100, seed: int = 0,
+    data_root: str | Path | None = None, device: torch.device | None = None,
 ) -> Target:  # fmt: skip
     """The network of an experiment, moved to its device, on examples of the data set it is trained on.
 
-    data: another data set of images of the same shape, by name or loaded.
+    data: other images of the same shape, by name or loaded.
     examples: how many of the first examples of the split are used; all if None.
     """
-    judged_on = data if isinstance(data, Dataset) else load(data or experiment.data.name, split, data_root)
+    judged_on = data or experiment.data.source
+    if not isinstance(judged_on, Dataset | Examples):
+        judged_on = load(judged_on, split, data_root)
     if examples is not None and not 1 <= examples <= len(judged_on):
         raise GradDivError(f"examples is {examples}, expected 1 to {len(judged_on)}, the size of the {split} split")
     F.to(device)

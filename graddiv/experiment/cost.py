@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 import torch
 from torch.utils.benchmark import Timer
 
-from graddiv.data import SOURCES
-from graddiv.networks import ARCHITECTURES, architecture
+from graddiv.networks import ARCHITECTURES
+from graddiv.networks.architectures import multiplications_of
 from graddiv.performance import channels_last
+from graddiv.registries import MOST
 from graddiv.seeding import generator
 
 if TYPE_CHECKING:
-    from graddiv.experiment.settings import Experiment, NetworkSection
+    from graddiv.experiment.settings import DataSection, Experiment, NetworkSection
 
 LOOKED_AT = 512  #: images of which three gradients are measured before training and after each epoch
 #: Training time over the time of its passes, for noise, batch norm's statistics and the optimizer.  Measured on one
@@ -27,9 +28,17 @@ TOO_SHORT = 5.0  #: Seconds of training on two cores, below which the speed is n
 Clock = Callable[[], float]  #: Tells seconds: of the day, or of the processor's work.
 
 
-def forward_work(network: "NetworkSection") -> float:
-    """Multiplications of a forward pass of one image."""
-    return ARCHITECTURES[network.architecture].multiplications * network.width**2
+def forward_work(experiment: "Experiment") -> float:
+    """Multiplications of a forward pass of one image; counted where the network or the data are the user's own."""
+    network, data = experiment.network, experiment.data
+    if network.file is None and data.file is None:
+        return ARCHITECTURES[network.architecture].multiplications * network.width**2
+    return _counted(network, data)
+
+
+@cache
+def _counted(network: "NetworkSection", data: "DataSection") -> float:
+    return multiplications_of(network.module(data), data.shape)
 
 
 def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
@@ -45,18 +54,21 @@ def work_of_steps(experiment: "Experiment", done: int = 0) -> float:
         regularizer = 6 * stage.graddiv.n if stage.graddiv is not None and stage.graddiv.lam > 0 else 0
         left, done = max(stage.epochs - done, 0), max(done - stage.epochs, 0)
         passes += left * (attack + experiment.rules.passes * halves + regularizer)
-    return _examples(experiment) * passes * forward_work(experiment.network)
+    return _examples(experiment) * passes * forward_work(experiment)
 
 
 def training_work(experiment: "Experiment", done: int = 0) -> float:
     """Approximate multiplications of training that are left after `done` epochs, measurements included."""
     looks = experiment.epochs - done + (done == 0)
-    measured = 6.0 * min(LOOKED_AT, _examples(experiment)) * looks * forward_work(experiment.network)
+    measured = 6.0 * min(LOOKED_AT, _examples(experiment)) * looks * forward_work(experiment)
     return BESIDES * (work_of_steps(experiment, done) + measured)
 
 
 def _examples(experiment: "Experiment") -> int:
-    return experiment.data.examples or SOURCES[experiment.data.name].training_examples
+    data = experiment.data
+    if data.examples is not None and data.file is None:
+        return data.examples
+    return min(data.examples or MOST, data.source.training_examples)
 
 
 def duration(seconds: float) -> str:
@@ -79,15 +91,14 @@ def multiplications_per_second(
 
     Timed once per process for each network: narrow ones reach a fraction of the speed of wide ones.
     """
-    network, shape = experiment.network, SOURCES[experiment.data.name].shape
-    return 2 * BATCH * forward_work(network) / _seconds(network.architecture, network.width, shape, device, clock)
+    return 2 * BATCH * forward_work(experiment) / _seconds(experiment.network, experiment.data, device, clock)
 
 
 @cache
-def _seconds(name: str, width: float, shape: tuple[int, int, int], device: str, clock: Clock) -> float:
+def _seconds(network: "NetworkSection", data: "DataSection", device: str, clock: Clock) -> float:
     """The time of a forward pass and a backward pass to the input, about two forward passes, of a batch."""
-    module = channels_last(architecture(name, width).eval().requires_grad_(False)).to(device)
-    x = channels_last(torch.rand(BATCH, *shape, generator=generator(0))).to(device).requires_grad_()
+    module = channels_last(network.module(data).eval().requires_grad_(False)).to(device)
+    x = channels_last(torch.rand(BATCH, *data.shape, generator=generator(0))).to(device).requires_grad_()
     # reading the sum waits for a device that works on its own
     statement = "torch.autograd.grad(module(x).sum(), x)[0].sum().item()"
     names, threads = {"torch": torch, "module": module, "x": x}, torch.get_num_threads()

@@ -1,6 +1,7 @@
 """An experiment as typed settings: what is trained, on what, how.  Its hash names the run."""
 
 import json
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
@@ -10,15 +11,18 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, ValidationError, create_model, model_validator
 from pydantic_core import PydanticCustomError
+from torch import nn
 
 import graddiv.data
 from graddiv import store
-from graddiv.data import SOURCES, Dataset
+from graddiv.data import SOURCES, Dataset, Source
+from graddiv.data.own import is_own, own_source
 from graddiv.diversity import REGULARIZERS
-from graddiv.errors import GradDivError, expected
+from graddiv.errors import GradDivError, GradDivWarning, expected
 from graddiv.experiment.cost import TWO_CORES, duration, training_work
 from graddiv.networks import ARCHITECTURES, DEFENSES, Defense, Dirac, RandomizedNetwork, Rules, architecture
 from graddiv.objective import Adversary, Place
+from graddiv.references import source_digest
 from graddiv.registries import MOST, Count, NotNegative, Positive, Range, Real, Whole, number
 from graddiv.seeding import fold
 
@@ -27,10 +31,10 @@ Name = Annotated[str, Field(pattern=r"^[\w.+-]+$")]  #: part of the name of a di
 
 
 def listed_in(registry: Mapping[str, object]) -> AfterValidator:
-    """Validate that a string is a name in the registry, which may be registered later."""
+    """Validate that a string is a name in the registry, which may be registered later, or that of a file."""
 
-    def check(name: str) -> str:
-        if name not in registry:
+    def check(name: str, info: Any) -> str:  # pydantic's, with the values of the fields above
+        if name not in registry and info.data.get("file") is None:
             raise PydanticCustomError("unlisted", "unknown name", {"known": list(registry)})
         return name
 
@@ -43,56 +47,108 @@ class Section(BaseModel):
     model_config = {"frozen": True, "extra": "forbid", "populate_by_name": True}
 
 
+class FileSection(Section):
+    """A file or folder of the user's own; a recipe may name the path alone."""
+
+    path: str  #: a reference, such as xs.npz or models.py:make; in a file, as seen from there
+    sha256: str  #: of what it holds
+
+
+class OwnDataSection(FileSection):
+    """Data of the user's own, and what was found out about them."""
+
+    shape: tuple[int, int, int]
+    classes: Annotated[int, Range(ge=2, le=MOST)]
+
+
+class StartSection(FileSection):
+    """The trained network that training starts from: a run directory, or a safetensors file of parameters by name."""
+
+
 class DataSection(Section):
     """The training examples."""
 
-    name: Annotated[str, listed_in(SOURCES)]
+    file: OwnDataSection | None = None  #: data of the user's own, instead of a registered data set
+    file_test: FileSection | None = None  #: those of the test split; a tenth of the examples if absent
+    name: Annotated[Name, listed_in(SOURCES)]  #: the data set; 'graddiv data list' shows all
     examples: Count | None = None  #: how many of the first ones are used; all if absent
 
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width of an image."""
+        return SOURCES[self.name].shape if self.file is None else self.file.shape
 
-class StartSection(Section):
-    """The trained network that training starts from."""
+    @property
+    def classes(self) -> int:
+        """The number of classes."""
+        return len(SOURCES[self.name].classes) if self.file is None else self.file.classes
 
-    path: str  #: a run directory, or a safetensors file of parameters by name; in a file, as seen from there
-    sha256: str  #: of its parameters: another network at the same path is refused
+    @property
+    def source(self) -> Source:
+        """The source of the examples; files of the user's own must hold what they held."""
+        if self.file is None:
+            return SOURCES[self.name]
+        files = [self.file] if self.file_test is None else [self.file, self.file_test]
+        for file in files:
+            if not is_own(file.path):
+                raise GradDivError(f"data.file: there is no {file.path}: put it there, or name it by --set data.file=")
+        source = own_source(self.name, *(file.path for file in files))
+        for file, sha256 in zip(files, source.sha256s, strict=False):  # an archive may hold its test split itself
+            if file.sha256 != sha256:
+                told = f"(sha256 {sha256[:10]}, expected {file.sha256[:10]})"
+                raise GradDivError(f"data.file: {file.path} holds other examples than the recipe was made for {told}")
+        return source
 
 
 class NetworkSection(Section):
     """The architecture, before any noise."""
 
-    architecture: Annotated[str, listed_in(ARCHITECTURES)]
+    file: FileSection | None = None  #: a function of the user's own that makes it
+    architecture: Annotated[str, listed_in(ARCHITECTURES)]  #: its name
     width: Annotated[float, Range(ge=1e-3, le=64)] = 1.0  #: multiplies the number of channels
     start: StartSection | None = Field(None, alias="from")  #: a trained network to start from
+
+    def module(self, data: DataSection, seed: int = 0) -> nn.Module:
+        """The architecture for these data, freshly initialized."""
+        if self.file is not None and source_digest(self.file.path) != self.file.sha256:
+            told = "is not as it was when the recipe was made, and may make another network"
+            warnings.warn(f"network.file: {self.file.path} {told}", GradDivWarning, stacklevel=2)
+        return architecture(self.reference, self.width, seed=seed, shape=data.shape, classes=data.classes)
+
+    @property
+    def reference(self) -> str:
+        """The name of the architecture, or what it is made by."""
+        return self.architecture if self.file is None else self.file.path
 
 
 class Schedule(Section):
     """The epochs and the learning rate of Adam."""
 
-    epochs: Count
-    lr: Positive = 1e-3
+    epochs: Count  #: how many there are
+    lr: Positive = 1e-3  #: the learning rate of Adam
     decays: tuple[Epochs, ...] = ()  #: epochs of the stage after which the rate is multiplied by decay
-    decay: Positive = 0.1
+    decay: Positive = 0.1  #: the factor of the learning rate at each of decays
 
 
 class TrainingSection(Schedule):
     """The schedule of the first stage, and what all stages share."""
 
-    batch: Count = 128
+    batch: Count = 128  #: images of a step
     select: Literal["last", "best"] = "last"  #: the last epoch, or the best one on attacked validation data
     checkpoint_every: Annotated[int, Range(ge=0, le=MOST)] = 0  #: epochs between checkpoints; 0: the last one alone
 
 
 class GradDivSection(Section):
-    """lam R_GradDiv(X; theta)."""
+    """lam R(X; theta), the regularizer GradDiv."""
 
-    regularizer: Annotated[str, listed_in(REGULARIZERS)]
-    lam: NotNegative
-    n: Annotated[int, Range(ge=2, le=MOST)] = 3
+    regularizer: Annotated[str, listed_in(REGULARIZERS)]  #: R
+    lam: NotNegative  #: lambda, the weight of R
+    n: Annotated[int, Range(ge=2, le=MOST)] = 3  #: sample models whose gradients are compared
     warmup: Epochs = 0  #: epochs with lam = 0
     rampup: Epochs = 0  #: epochs in which lam grows to its value
     rampup_from: Literal["warmup", "start"] = "warmup"  #: from where rampup counts
     at: Place = "clean"  #: the x at which gradients are compared
-    low_memory: bool = False
+    low_memory: bool = False  #: the same gradient with the memory of one graph, in about 1.3 times the time
 
 
 class StageSection(Schedule):
@@ -108,7 +164,7 @@ class Experiment(Section):
 
     method: Name = "custom"  #: the name of the defense in tables
     scale: Name = "custom"  #: paper, quick, demo: at which scale the paper's setting is followed
-    seed: Whole = 0
+    seed: Whole = 0  #: the seed of everything random
     data: DataSection
     network: NetworkSection
     training: TrainingSection
@@ -197,7 +253,8 @@ class Experiment(Section):
     def digest(self) -> str:
         """Names the run: equal trainings have equal digests; names and the path they start from do not count."""
         # without defaults, so that a new setting does not rename old runs
-        labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}}}
+        labels: Any = {"method": True, "scale": True, "network": {"start": {"path"}, "file": {"path"}}}
+        labels |= {"data": {"file": {"path"}, "file_test": {"path"}}}
         values = self.model_dump(mode="json", exclude_defaults=True, exclude=labels)
         return store.digest(json.dumps(values, sort_keys=True))[:10]
 
@@ -219,27 +276,26 @@ class Experiment(Section):
 
     def training_set(self, root: str | Path | None = None) -> Dataset:
         """The examples it trains on; `root` is the folder of the official files, by default looked for."""
-        data, wanted = graddiv.data.load(self.data.name, "train", root), self.data.examples
-        if wanted is not None and wanted > len(data):
+        data, wanted = graddiv.data.load(self.data.source, "train", root), self.data.examples
+        if wanted is not None and wanted > len(data) and self.data.file is None:  # else: at most so many
             raise GradDivError(f"data.examples is {wanted}, but {self.data.name} has {len(data)} training examples")
         return data if wanted is None else data.take(slice(0, wanted))
 
     def validation_set(self, root: str | Path | None = None) -> Dataset | None:
         """The held-out examples by which the best epoch is chosen; None where the last one is taken."""
-        return graddiv.data.load(self.data.name, "validation", root) if self.training.select == "best" else None
+        return graddiv.data.load(self.data.source, "validation", root) if self.training.select == "best" else None
 
     def build(self, data: Dataset | None = None, root: str | Path | None = None) -> RandomizedNetwork:
         """Build F, untrained; some need `data`, the training set, which is read from `root` if it is not given."""
-        name, width = self.network.architecture, self.network.width
 
         def members(k: int) -> list[Any]:
             addresses = [("init",), *(("init", i) for i in range(1, k))]
-            return [architecture(name, width, seed=fold(self.seed, *address)) for address in addresses]
+            return [self.network.module(self.data, fold(self.seed, *address)) for address in addresses]
 
         defense, settings = self._defense
         provided = {
             **{"module": lambda: members(1)[0], "members": lambda: members},
-            "input_shape": lambda: SOURCES[self.data.name].shape,
+            "input_shape": lambda: self.data.shape,
             "examples": lambda: self.training_set(root) if data is None else data,
         }
         return defense.build(settings, provided)

@@ -256,9 +256,9 @@ class WCANetwork(SiteNetwork):
 class LargeVariances(Rules):
     """-weight sum_c ln(w_c^T L L^T w_c) + decay (|L|^2 + |W|^2) / 2, which bounds the variances."""
 
-    weight: NotNegative = 1.0
-    variances: Literal["sum of logs", "log of sum"] = "sum of logs"
-    decay: NotNegative = 1e-4
+    weight: NotNegative = 1.0  #: the weight of the first term
+    variances: Literal["sum of logs", "log of sum"] = "sum of logs"  #: the released code has "log of sum"
+    decay: NotNegative = 1e-4  #: the weight decay of L and W
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
         assert isinstance(F, WCANetwork)

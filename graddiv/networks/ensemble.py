@@ -80,13 +80,13 @@ class EnsembleTraining(Rules):
     baseline: the share of training that DVERGE's members spend on clean images before.
     """
 
-    k: Annotated[int, Range(ge=2)] = 3
+    k: Annotated[int, Range(ge=2)] = 3  #: the number of members
     input_noise: NotNegative = 0.0
     adp_alpha: NotNegative = 0.0
     adp_beta: NotNegative = 0.0
     dverge: bool = False
-    dverge_epsilon: NotNegative = 0.07
-    dverge_m: Count = 10
+    dverge_epsilon: NotNegative = 0.07  #: the radius of the distilled images
+    dverge_m: Count = 10  #: the steps that distill an image
     baseline: Share = 0.5
 
     @property

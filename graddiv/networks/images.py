@@ -284,5 +284,10 @@ class Interpolated(WithoutNoise):
 def _with_training_examples(
     module: nn.Module, examples: Any, *, lam: PositiveShare = 0.6, partners: Partners = "OL", pool: Count = 5000
 ) -> MixupNetwork:
-    """Mixup inference with partners among the first `pool` training examples."""
+    """Mixup inference with partners among the training examples.
+
+    lam: the weight of x, in (0, 1].
+    partners: "OL" for images of another class than the predicted one, "PL" for images of that class.
+    pool: how many of the first training examples are partners.
+    """
     return mixup_inference(module, examples.batch(slice(0, pool)), lam=lam, partners=partners)

@@ -1,14 +1,16 @@
 """Calling a network: which inputs and outputs are valid, and the mode of its layers meanwhile."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from graddiv.errors import GradDivError
 
 HALF = (torch.float16, torch.bfloat16)
+NO_ARRAY = "Can't call numpy() on Tensor that requires grad"  #: What torch says where an array would cut a gradient.
 MAKE_LABELS = "y.long() converts numbers of another type, y.argmax(1) one-hot rows"
 
 
@@ -43,6 +45,19 @@ def plain(name: str, value: object) -> Tensor:
     if not isinstance(value, Tensor):
         raise GradDivError(f"{name} is of type {type(value).__name__}, expected a tensor: torch.as_tensor({name})")
     return value.detach().clone() if value.is_inference() else value.detach()
+
+
+def numbers(name: str, value: object) -> Tensor:
+    """A plain tensor, also of the numbers in a list or an array."""
+    if isinstance(value, list | tuple | np.ndarray):
+        try:
+            return torch.as_tensor(value)
+        except (TypeError, ValueError):
+            words = [each for each in value if isinstance(each, str)]
+            wrong = f"words such as {str(words[0])!r}" if words else "what is no rectangle of numbers"
+            wanted = "numbers of classes, in the order of the network's outputs" if name == "y" else "numbers"
+            raise GradDivError(f"{name} holds {wrong}, expected {wanted}") from None
+    return plain(name, value)
 
 
 def check_takes(module: nn.Module, x: Tensor) -> None:
@@ -87,20 +102,37 @@ def naming_the_shape(x: Tensor) -> Iterator[None]:
         yield
     except GradDivError:
         raise
-    except (RuntimeError, TypeError, ValueError, LookupError) as error:
+    except Exception as error:
         shape, reason = tuple(x.shape[1:]), (str(error).splitlines() or [type(error).__name__])[0]
         raise GradDivError(f"the network cannot be called with images of shape {shape}: {reason}") from error
 
 
 def logits_of(output: object, who: str, batch: int) -> Tensor:
-    """Return the logits, which a module may give alone or first in a tuple, once their shape is right."""
-    logits = output[0] if isinstance(output, (tuple, list)) and output else output
+    """Return the logits, alone, first in a tuple or by name, as a tensor or an array, once their shape is right."""
+    logits = _taken_from(output)
     if not isinstance(logits, Tensor) or logits.dim() != 2 or len(logits) != batch:
-        found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-        wanted = f"logits of shape ({batch}, classes), alone or first in a tuple"
-        raise GradDivError(f"{who} returned {found} for {batch} inputs, expected {wanted}")
+        found: object = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        found = f"{found} with {', '.join(map(str, logits))}" if isinstance(logits, Mapping) else found
+        wanted = f"logits of shape ({batch}, classes), alone, first in a tuple or named logits"
+        one = isinstance(logits, Tensor) and logits.shape == (batch,)
+        remedy = "; one number z for each is torch.stack([0 * z, z], 1)" if one else ""
+        remedy = "; lambda x: model(x)[NAME] takes another" if isinstance(logits, Mapping) else remedy
+        raise GradDivError(f"{who} returned {found} for {batch} inputs, expected {wanted}{remedy}")
     if logits.shape[1] == 0:
         raise GradDivError(f"{who} returned {tuple(logits.shape)}: the network has 0 classes, expected at least 2")
     if not logits.is_floating_point():
         raise GradDivError(f"{who} returned outputs of {logits.dtype}, expected floating-point logits")
-    return logits
+    return logits.float() if logits.dtype in HALF else logits
+
+
+def _taken_from(output: object) -> object:
+    """What holds the logits in the output of a network."""
+    if isinstance(output, Tensor):
+        return output
+    if isinstance(output, Mapping):
+        output = output.get("logits", output)
+    elif hasattr(output, "logits"):
+        output = output.logits
+    elif isinstance(output, tuple | list) and output:
+        output = output[0]
+    return torch.from_numpy(np.array(output)) if isinstance(output, np.ndarray) else output

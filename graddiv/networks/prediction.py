@@ -85,7 +85,10 @@ def logits_from(f: "SampleModel", x: Float[Tensor, "b ..."]) -> Float[Tensor, "b
     """f(x), refused if it is not finite."""
     z = f(x)
     if not torch.isfinite(z).all():
-        raise GradDivError("a sample model returns NaN or infinite logits: look at its weights and at the input")
+        raise GradDivError(
+            "a sample model returns NaN or infinite logits: look at its weights and at the input, or return "
+            "torch.nan_to_num(logits)"
+        )
     return z
 
 

@@ -54,7 +54,8 @@ class RandomizedNetwork(nn.Module, ABC):
         check_is_module(module)
         if isinstance(module, RandomizedNetwork):
             raise GradDivError(f"{type(module).__name__} is a RandomizedNetwork already: use it as it is")
-        self.module = module
+        # functional_call takes a module of TorchScript only inside of another one
+        self.module = nn.Sequential(module) if isinstance(module, torch.jit.ScriptModule) else module
 
     @property
     def proxy_gradient(self) -> bool:

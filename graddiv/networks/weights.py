@@ -26,6 +26,8 @@ class WeightNoise(RandomizedNetwork):
     """w~ = w + scale(w) * noise, noise ~ N(0, I), for the parameters in `names`; the others are deterministic."""
 
     def __init__(self, module: nn.Module, names: list[str]) -> None:
+        if isinstance(module, torch.jit.ScriptModule):
+            raise GradDivError("the weights of a TorchScript module are fixed: make noise of the module it is made of")
         super().__init__(module)
         self.names = names
         self._warned = False
@@ -117,7 +119,7 @@ class GaussianNetwork(WeightNoise):
 class WithKL(Rules):
     """A Bayesian network's rules: alpha_kl / N KL(q || p) is added, with N the number of training examples."""
 
-    alpha_kl: NotNegative = 0.02
+    alpha_kl: NotNegative = 0.02  #: the weight of the KL divergence, which is divided by N
 
     def penalties(self, F: RandomizedNetwork, examples: int) -> dict[str, Tensor]:
         assert isinstance(F, GaussianNetwork)

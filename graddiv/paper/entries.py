@@ -9,6 +9,8 @@ from importlib.resources import files
 from typing import Any, NamedTuple
 
 from graddiv import store
+from graddiv.data import SOURCES
+from graddiv.data.own import is_own
 from graddiv.errors import unknown
 from graddiv.experiment import Experiment
 from graddiv.paper.shipped import shipped
@@ -80,11 +82,13 @@ class Entry(Part):
         start = shipped(self.starts_from).path if self.starts_from is not None else None
         trainings = [[f"seed={seed}"] for seed in seeds or self.seeds] or [[]]
         found = []
+        registered = data is None or data in SOURCES or not is_own(data)
+        mine = () if registered else (f"data.name={data}",)  # in the recipe of the paper's data
         for method, *own in map(str.split, self.methods):
-            name = f"{data or self.data}/{method}"
+            name = f"{data if registered and data else self.data}/{method}"
             plain = _recipe(name, scale, (), start)
-            usual = _recipe(name, scale, tuple(o for o in overrides if has_section(plain, o)), start)
-            common = [change for change in (*self.settings, *overrides) if has_section(plain, change)]
+            usual = _recipe(name, scale, (*mine, *(o for o in overrides if has_section(plain, o))), start)
+            common = [*mine, *(change for change in (*self.settings, *overrides) if has_section(plain, change))]
             for training in trainings:
                 experiment = _recipe(name, scale, (*own, *common, *training), start)
                 found.append((experiment, title_of(experiment, usual)))

@@ -69,7 +69,8 @@ class ComparedRun:
 
     @property
     def radii(self) -> list[float]:
-        return [self.at(ratio) for ratio in RATIOS[self.papers_data][: self.budget.curve_radii]]
+        ratios = RATIOS.get(self.papers_data, RATIOS["mnist"])
+        return [self.at(ratio) for ratio in ratios[: self.budget.curve_radii]]
 
     def eot(
         self, epsilons: Sequence[float], n: int, *, m: int | None = None, fgsm: bool = False, repeats: int = 1
@@ -104,7 +105,7 @@ class ComparedRun:
 
     @property
     def _pixels(self) -> int:
-        return math.prod(SOURCES[self.judged_on or self.experiment.data.name].shape)
+        return math.prod(SOURCES[self.judged_on].shape if self.judged_on else self.experiment.data.shape)
 
     def files(self, *needs: Need) -> tuple[str, ...]:
         """The file names of the records that these needs are made of, below the run's records."""
@@ -299,13 +300,15 @@ def gathered(target: str, runs: Path) -> tuple[Plan, set[str]]:
     for run in sorted(named, key=lambda run: run.experiment.seed):
         title = title_of(run.experiment)
         by_title.setdefault(title, {})[run.path.name] = ComparedRun(run.experiment, title, BUDGETS["scale"][scale])
-    compared, kept = [], set[str]()
+    compared, kept, before = [], set[str](), set[tuple[str, Need]]()
     for entry in entries:
         titles = dict.fromkeys(title for _, title in entry.experiments(scale, seeds=[0]))
         wanted = {name: run for title in titles for name, run in by_title.get(title, {}).items()}
         wanted = {n: r for n, r in wanted.items() if not entry.seeds or r.experiment.seed in entry.seeds}
-        if len({run.title for run in wanted.values()}) < min(2, len(titles)):
-            continue  # a comparison of one method says nothing yet
+        new = {(name, need) for name in wanted for need in entry.needs} - before
+        if len({run.title for run in wanted.values()}) < min(2, len(titles)) or (entry.needs and not new):
+            continue  # a comparison of one method, or of nothing that is not compared already
+        before |= new
         compared.append((entry, _beside(wanted)))
         kept |= {name for name, run in wanted.items() if run.title in entry.networks}
     if not compared:

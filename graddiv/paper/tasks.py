@@ -72,7 +72,7 @@ class TaskRunner:
 
     def __init__(self, process: Process, data_root: Path | None = None) -> None:
         self.process, self.data_root = process, data_root
-        self._load = cache(lambda name: load(name, "test", data_root))
+        self._load = cache(lambda data: load(data if isinstance(data, str) else data.source, "test", data_root))
         self._networks: dict[Run, RandomizedNetwork] = {}
 
     def seconds(self, task: Task) -> float:
@@ -92,14 +92,14 @@ class TaskRunner:
             path, budget = task.records / CHECKLIST, task.compared.checklist
             found = store.read_json(path) if path.exists() else {}
             done = (found.get("epsilon"), found.get("settings")) == (task.compared.radius, settings_of(budget))
-            passes = 0.0 if done else _checklist_passes(budget, len(target.data))
+            passes = 0.0 if done else checklist_passes(budget, len(target.data))
         else:
             left = Session(task.records).left
             passes = sum(left(job) * job.work * min(job.batch, job.examples) for job in self._jobs(task, target))
         if not passes:
             return 0.0
         speed = multiplications_per_second(experiment, device) * self.process.size
-        return passes * forward_work(experiment.network) / speed
+        return passes * forward_work(experiment) / speed
 
     def carry_out(self, task: Task, *, listeners: Sequence[Listener] = (), progress: Progress = silent) -> None:
         """Train, or make the records that are missing."""
@@ -125,7 +125,7 @@ class TaskRunner:
         """A network and the run's test examples."""
         assert task.need is not None
         compared = task.compared
-        data = self._load(compared.judged_on or compared.experiment.data.name)
+        data = self._load(compared.judged_on or compared.experiment.data)
         examples = min(filter(None, (task.need.examples, compared.budget.examples)), default=None)
         batch, device = compared.budget.batch, self.process.device
         return target_of(compared.experiment, F, data=data, examples=examples, batch=batch, device=device)
@@ -150,7 +150,7 @@ class TaskRunner:
         return replace(cell, source=replace(cell.source, F=self._networks[run]))
 
 
-def _checklist_passes(budget: Budget, examples: int) -> float:
+def checklist_passes(budget: Budget, examples: int) -> float:
     """Forward-equivalents for all examples, about."""
     pgd = 2 * budget.n * budget.m
     sweeps = sum(budget.sweep_n) * budget.m + budget.n * sum(budget.sweep_m)

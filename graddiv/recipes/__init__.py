@@ -9,13 +9,16 @@ from typing import Any
 
 from graddiv import store
 from graddiv.data import SOURCES
+from graddiv.data.own import is_own, own_source
 from graddiv.diversity import REGULARIZERS
 from graddiv.errors import GradDivError, unknown
 from graddiv.experiment import Experiment, parse
-from graddiv.networks import DEFENSES
-from graddiv.runs import Run, at_home, starting_point
+from graddiv.networks import ARCHITECTURES, DEFENSES
+from graddiv.references import name_of, source_digest
+from graddiv.runs import Run, at_home, files_in, name_own, starting_point
 
 SCALES = ("paper", "quick", "demo")
+USUAL = 8 / 255  #: the radius of attacks where nothing speaks for another one
 LAMBDAS = (0.05, 0.1, 0.3, 0.5, 0.7, 1.0, 3.0, 5.0, 10.0)  #: the paper cross-validates lambda over [0.05, 10]
 CONTROL = "control"  #: adv-bnn+control: what adv-bnn+graddiv is, second stage included, without R
 DEEPEST = 10  #: nested tables that an override may name
@@ -102,9 +105,7 @@ def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start
     if start is not None:
         values = _from(values, start)
     mistakes = [mistake for override in overrides if (mistake := _set(values, override)) is not None]
-    network = values.get("network")
-    if isinstance(network, dict) and isinstance(network.get("from"), str):
-        network["from"] = starting_point(Path(network["from"]))
+    _look_into_files(values)
     try:
         experiment = parse(values, source)
     except GradDivError as error:
@@ -112,6 +113,35 @@ def recipe(name: str, scale: str = "paper", overrides: Sequence[str] = (), start
     if mistakes:
         raise GradDivError("\n".join(mistakes))
     return experiment
+
+
+def _look_into_files(values: Tables) -> None:
+    """Add to each file of the user's own what a recipe says of it: its hash, and of data the shape and the classes."""
+    data, network = values.get("data"), values.get("network")
+    name = data.get("name") if isinstance(data, dict) and "file" not in data else None
+    if isinstance(data, dict) and isinstance(name, str) and name not in SOURCES and is_own(name):
+        data |= {"file": name, "name": name_of(name)}
+    name_own(values)
+    code = network.get("file") if isinstance(network, dict) else None
+    if isinstance(network, dict) and isinstance(code, dict) and str(network.get("architecture")) in ARCHITECTURES:
+        del network["file"]  # the architecture was changed
+    files = files_in(values)
+    new = {place: table for place, table in files.items() if "sha256" not in table}
+    if start := new.get(("network", "from")):
+        start |= starting_point(Path(start["path"]))
+    if (code := new.get(("network", "file"))) and isinstance(network, dict):
+        network["architecture"] = name_of(code["path"])
+        code |= {"sha256": source_digest(code["path"])}
+    own, test = files.get(("data", "file")), files.get(("data", "file_test"))
+    if own and isinstance(data, dict) and any(section == "data" for section, _ in new):
+        if data.get("name") in (None, *SOURCES):  # that of the recipe's own data
+            name = name_of(own["path"])
+            data["name"] = f"own-{name}" if name in SOURCES else name
+        source = own_source(str(data["name"]), own["path"], test["path"] if test else "")
+        hashes = [{"sha256": sha256} for sha256 in source.sha256s]
+        own |= {**hashes[0], "shape": list(source.shape), "classes": len(source.classes), **own}
+        if test:
+            test |= {**hashes[1], **test}
 
 
 def _from(values: Tables, start: Path) -> Tables:
@@ -226,16 +256,21 @@ def has_section(experiment: Experiment, override: str) -> bool:
     return found is not None
 
 
-def radius(experiment: Experiment) -> float:
-    """The epsilon of training; for networks trained on clean images, that of the recipe adv-train for their data."""
+def usual_radius(experiment: Experiment) -> tuple[float, str]:
+    """The epsilon at which a network is attacked unless the user names one, and where it comes from.
+
+    That of training; for networks trained on clean images, that of the recipe adv-train for their data.
+    """
     if experiment.adversary is not None:
-        return experiment.adversary.epsilon
-    if experiment.data.name not in shipped_data():
-        raise GradDivError(
-            f"{experiment.method} was trained on clean images and there are no shipped recipes for "
-            f"{experiment.data.name}, hence no radius to compare at: give one with --epsilon"
-        )
+        return experiment.adversary.epsilon, "the radius of its training"
+    if experiment.data.name not in shipped_data() or experiment.data.file is not None:
+        return USUAL, "8/255, since it was trained on clean images, and no recipe for its data names another"
     scale = experiment.scale if experiment.scale in SCALES else "paper"
     beside = recipe(f"{experiment.data.name}/adv-train", scale).adversary
     assert beside is not None
-    return beside.epsilon
+    return beside.epsilon, f"that of {experiment.data.name}/adv-train, since it was trained on clean images"
+
+
+def radius(experiment: Experiment) -> float:
+    """The epsilon at which methods are compared: that of training, or that of other methods on the same data."""
+    return usual_radius(experiment)[0]

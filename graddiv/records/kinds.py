@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
+from graddiv.records.intervals import html_table, summary
 from graddiv.records.record import Record
 
 
@@ -61,6 +62,26 @@ class AttackRecord(JudgedRecord, kind="attack"):
         """The settings that tell attacks of one name apart; repeats differ only in seeds."""
         own = {key: value for key, value in (self.attack or {}).items() if key != "seed"}
         return {"epsilon": self.epsilon, "n": self.n, **own}
+
+    @property
+    def lines(self) -> list[tuple[str, str]]:
+        """What it says: the attack, the radius, the accuracy with its interval, that of one draw, the cost."""
+        found, attack = summary(self.verdicts), self.attack
+        low, high = (f"{100 * end:.1f}" for end in found.interval)
+        forwards, backwards = (f"{cost.mean():.0f}" for cost in (self.cost_forwards, self.cost_backwards))
+        return [
+            ("attack", f"{self.label} on {self.target}, {self.examples} images"),
+            ("radius", f"{self.epsilon:.4g}, {attack.get('norm', 'Linf')}" if attack else "none"),
+            ("accuracy", f"{100 * found.mean:.1f} % (95 % interval: {low} to {high}), ensemble of {self.n_ensemble}"),
+            ("per draw", f"{100 * self.accuracy_per_draw:.1f} %"),
+            ("cost", f"{forwards} forward and {backwards} backward passes an image"),
+        ]
+
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<10}{text}" for name, text in self.lines)
+
+    def _repr_html_(self) -> str:
+        return html_table(self.lines)
 
     @property
     def draws(self) -> tuple[int, int, str]:
@@ -305,23 +326,6 @@ class AttackedEnsembleRecord(EnsembleSizeRecord, kind="ensemble-size-attacked", 
     epsilon: float
     m: int
     models: int  #: Models at each step of the attack.
-
-
-class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
-    """How concentrated and how long the soft margin's gradients are at steps of EOT-PGD, and the margin there."""
-
-    n: int  #: Gradients at each point, and models at each step of the attack.
-    epsilon: float
-    steps: list[int]  #: Steps of the attack, the first of them 0: the clean image.
-    mean_cosine: Float[np.ndarray, "b steps"]  #: Mean over pairs of gradients; NaN where one has no direction.
-    length: Float[np.ndarray, "b steps"]  #: Mean length of a gradient.
-    margin: Float[np.ndarray, "b steps"]  #: Mean soft margin: negative where models are right.
-
-    @property
-    def summary(self) -> str:
-        rho = np.sqrt(np.maximum(self.mean_cosine, 0.0))
-        places = ", ".join(f"{_median(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
-        return f"rho of {self.n} gradients after steps of EOT-PGD, medians: {places}"
 
 
 class CertificateRecord(MeasurementRecord, kind="certificate"):

@@ -49,3 +49,20 @@ class FiltersRecord(MeasurementRecord, kind="filters", named_by=("epsilon",)):
         rho, accuracy, k = self.rho, 100 * self.right.mean(0), self.spare
         whole = f"rho {rho[0]:.2f}, {accuracy[0]:.1f} % right under EOT-PGD"
         return f"{whole}; without filter {k} of the first layer rho {rho[k + 1]:.2f}, {accuracy[k + 1]:.1f} % right"
+
+
+class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
+    """How concentrated and how long the soft margin's gradients are at steps of EOT-PGD, and the margin there."""
+
+    n: int  #: Gradients at each point, and models at each step of the attack.
+    epsilon: float
+    steps: list[int]  #: Steps of the attack, the first of them 0: the clean image.
+    mean_cosine: Float[np.ndarray, "b steps"]  #: Mean over pairs of gradients; NaN where one has no direction.
+    length: Float[np.ndarray, "b steps"]  #: Mean length of a gradient.
+    margin: Float[np.ndarray, "b steps"]  #: Mean soft margin: negative where models are right.
+
+    @property
+    def summary(self) -> str:
+        rho = np.sqrt(np.maximum(self.mean_cosine, 0.0))
+        places = ", ".join(f"{_median(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
+        return f"rho of {self.n} gradients after steps of EOT-PGD, medians: {places}"

@@ -8,6 +8,7 @@ import numpy as np
 from jaxtyping import Bool
 
 from graddiv.errors import GradDivError
+from graddiv.records.intervals import Interval, Summary, html_table, summary
 from graddiv.records.kinds import AttackRecord
 from graddiv.records.record import Record
 
@@ -24,54 +25,6 @@ PAPER_ROWS = tuple(
 PAPERS_TOTAL = "Total (paper's rows)"
 ALL_TOTAL = "Total (all attacks)"
 CROSS_FITTED_TOTAL = "Total, cross-fitted"
-
-
-class Interval(NamedTuple):
-    """Bounds of a 95 % confidence interval."""
-
-    low: float
-    high: float
-
-
-Z = 1.959964  #: The 97.5 % quantile of the normal distribution.
-
-
-def wilson(successes: float, trials: int, z: float = Z) -> Interval:
-    """(p + z^2/2N +- z sqrt(p(1-p)/N + z^2/4N^2)) / (1 + z^2/N): of a share p among N, never outside [0, 1]."""
-    if trials == 0:
-        return Interval(0.0, 1.0)
-    p, w = successes / trials, z**2 / trials
-    half = z * np.sqrt(p * (1 - p) / trials + w / (4 * trials))
-    return Interval(max(0.0, float(p + w / 2 - half) / (1 + w)), min(1.0, float(p + w / 2 + half) / (1 + w)))
-
-
-class Summary(NamedTuple):
-    """A number of a table, and how far other draws, other test examples or another training might move it."""
-
-    mean: float
-    std: float  #: Over draws (ddof 1), two ensembles for each repeat; NaN if there is one verdict only.
-    repeats: int
-    interval: Interval  #: 95 % interval of the mean: from the choice of test examples and from the draws.
-    trainings: tuple[float, ...] = ()  #: The means of several trainings, where the mean is over them.
-
-    @property
-    def training_std(self) -> float:
-        """Over trainings (ddof 1); NaN with one."""
-        return float(np.std(self.trainings, ddof=1)) if len(self.trainings) > 1 else float("nan")
-
-
-def summary(verdicts: Sequence[Bool[np.ndarray, " b"]], repeats: int | None = None) -> Summary:
-    """Mean and std over verdicts of the share of True; the interval adds the variances of examples and of draws.
-
-    `repeats` is given where one repeat has several verdicts; otherwise each verdict is a repeat.
-    """
-    values = np.array([float(flags.mean()) for flags in verdicts])
-    mean, examples = float(values.mean()), len(verdicts[0])
-    std = float(values.std(ddof=1)) if len(values) > 1 else float("nan")
-    of_draws = 0.0 if len(values) == 1 else Z * std / np.sqrt(len(values))
-    below, above = (float(np.hypot(mean - end, of_draws)) for end in wilson(mean * examples, examples))
-    interval = Interval(max(0.0, mean - below), min(1.0, mean + above))
-    return Summary(mean, std, len(values) if repeats is None else repeats, interval)
 
 
 def accuracy(records: Sequence[AttackRecord]) -> Summary:
@@ -143,7 +96,51 @@ class Row(NamedTuple):
     epsilon: float = 0.0
 
 
-def table(records: Sequence[AttackRecord]) -> list[Row]:
+class Rows(list[Row]):
+    """The rows of a table, which notebooks show as one."""
+
+    def _repr_html_(self) -> str:
+        shown = [("attack", "accuracy %", "95 % interval", "per draw %")]
+        for row in self:
+            mean, low, high = (f"{100 * value:.1f}" for value in (row.accuracy.mean, *row.accuracy.interval))
+            per_draw = "" if row.per_draw is None else f"{100 * row.per_draw:.1f}"
+            shown.append((row.label, mean, f"{low} to {high}", per_draw))
+        return html_table(shown)
+
+
+COMPARED = ("model", "ε", "strongest attack", "accuracy %", "95 % interval", "per draw %", "draw known %", "passes")
+
+
+class Compared(NamedTuple):
+    """A model at a radius, under the worst of all attacks."""
+
+    name: str
+    epsilon: float
+    attack: str  #: The strongest attack by itself.
+    accuracy: Summary
+    per_draw: float
+    known: float | None  #: Accuracy of one draw that the adversary knows; None for a deterministic model.
+    passes: float  #: Forward and backward passes of all attacks on an image.
+
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """The row as texts, in the order of `COMPARED`."""
+        shares = *self.accuracy.interval, self.accuracy.mean, self.per_draw
+        low, high, mean, per_draw = (f"{100 * share:.1f}" for share in shares)
+        known = "–" if self.known is None else f"{100 * self.known:.1f}"
+        return (
+            self.name,
+            f"{self.epsilon:.4g}",
+            self.attack,
+            mean,
+            f"{low}–{high}",
+            per_draw,
+            known,
+            f"{self.passes:.0f}",
+        )
+
+
+def table(records: Sequence[AttackRecord]) -> Rows:
     """Clean accuracy, then at each epsilon a row for every attack and the Totals over all of them.
 
         for row in table(records):
@@ -169,7 +166,7 @@ def table(records: Sequence[AttackRecord]) -> list[Row]:
     for epsilon, group in attacked.items():
         at = f", epsilon {epsilon:.4g}" if len(attacked) > 1 else ""
         rows += [row._replace(label=f"{row.label}{at}", epsilon=epsilon) for row in _at_one_epsilon(group)]
-    return rows
+    return Rows(rows)
 
 
 def table_per_epsilon(records: Sequence[AttackRecord]) -> dict[float, list[Row]]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,14 +21,32 @@ BOARD = "network, rank, norm and ε, lower bound %, ensemble %, per draw %, clea
 Card = Mapping[str, Any]
 
 
-def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray, out: Path) -> Path:
-    """Write report.html, and tables and figures beside it."""
+class Pictures(NamedTuple):
+    """The first images, clean and attacked, with their labels and what the network answers."""
+
+    clean: np.ndarray
+    attacked: np.ndarray
+    labels: np.ndarray
+    answers: Sequence[int]  #: on the clean images
+    wrong: Sequence[int]  #: on the attacked ones, where they may be right all the same
+
+    @property
+    def shown(self) -> list[dict[str, Any]]:
+        """What the page shows of each, if these are images that a browser can show."""
+        if self.clean.ndim != 4 or self.clean.shape[1] not in (1, 3):
+            return []
+        images = [[png(image) for image in images] for images in (self.clean, self.attacked)]
+        parts = zip(*images, self.labels.tolist(), self.answers, self.wrong, strict=True)
+        return [dict(zip(("clean", "attacked", "label", "before", "after"), part, strict=True)) for part in parts]
+
+
+def write_page(card: Card, pictures: Pictures, explained: Mapping[str, Mapping[str, str]], out: Path) -> Path:
+    """Write report.html, and tables and figures beside it; `explained`: what there is to say of each check."""
     attacks, doubling = attack_table(card), doubling_table(card)
     with drawing():
         figures = [accuracy_epsilon(card), *([worst_of_k(card), ladder(card)] if card["randomness"]["random"] else [])]
     for what in (attacks, doubling, *figures):
         save(what, out)
-    shown = range(min(PICTURES, len(x))) if x.ndim == 4 and x.shape[1] in (1, 3) else ()
     lead, *others = (shown_figure(figure) for figure in figures)
     return _write_page(
         out / "report.html",
@@ -39,7 +57,9 @@ def write_page(card: Card, x: np.ndarray, x_adv: np.ndarray, labels: np.ndarray,
         figures=others,
         attacks={**shown_table(attacks), "marks": marks(_intervals(card))},
         doubling=shown_table(doubling),
-        pictures=[{"clean": png(x[i]), "attacked": png(x_adv[i]), "label": int(labels[i]), "id": i} for i in shown],
+        pictures=pictures.shown,
+        indicators=[(item["check"], item) for item in card["indicators"]],
+        explained=explained,
     )
 
 
@@ -79,7 +99,7 @@ def attack_table(card: Card) -> Table:
     for a, accuracy in zip(attacks, left, strict=True):
         restarts = f" × {a['restarts']}" if a.get("restarts", 1) > 1 else ""
         steps = f"{a.get('m', a.get('samples', ''))}{restarts}"
-        n = str(a["n"]) if a["mode"] == "eot" else "–"
+        n = str(a["n"]) if card["randomness"]["random"] else "–"
         rows.append((a["label"], accuracy, percent(a["per_draw"]), n, steps, str(a["worst_on"]), str(a["backwards"])))
     rows.append(("Total, scored on fresh draws", total, percent(robust["A1"]["mean"]), "", "", "", ""))
     least = min(range(len(attacks)), key=lambda i: attacks[i]["accuracy"]) + 1
@@ -113,7 +133,8 @@ def board_table(entries: Sequence[Mapping[str, Any]]) -> Table:
     rows = []
     for rank, entry in enumerate(entries, 1):
         card, robust = entry["card"], entry["robust"]
-        state = "unaudited" if not entry["audited"] else "complete" if card["complete"] else "evidence insufficient"
+        state = card.get("verdict", "complete" if card["complete"] else "evidence insufficient")
+        state = state if entry["audited"] else "unaudited"
         if card["external"] and robust != card["robust"]["A_T"]:
             least = min(card["external"], key=lambda found: found["A_T"]["low"])
             state += f"; lowered by {least['who'] or least['attack'] or 'others'}"

@@ -115,10 +115,11 @@ class Comparison:
 
     runs: tuple[ReportRun, ...]
     scale: str  #: of our numbers, shown beside each of them
+    papers: bool = True  #: whether the paper's values stand beside ours
 
     def published(self, run: ReportRun) -> PaperValues:
         """The paper's values at the radii that correspond to those of a run."""
-        return PaperValues(run.data, run.epsilon or 0.0)
+        return PaperValues(run.data if self.papers else "", run.epsilon or 0.0)
 
     def said(self, figure: str, radii: Iterable[tuple[ReportRun, float]]) -> str:
         """The text of the paper on a figure of these runs, each at its radius; empty if it does not fit all of them."""

@@ -3,7 +3,7 @@
 Runs without a plan get one from explicit choices; where one is missing, the candidates are listed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import numpy as np
 import graddiv.report.study
 import graddiv.report.tables  # noqa: F401  they register what they draw
 from graddiv import store
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.experiment import Experiment
 from graddiv.recipes import title_of
@@ -22,6 +23,7 @@ from graddiv.report.comparison import Comparison, ReportRun, is_eot, titles
 from graddiv.report.figures import accuracy, gradients, matrices, mechanism  # noqa: F401  these register, too
 from graddiv.report.output import DRAWN_OF, RENDERERS, Figure, Table, data_uri, fill, image, save
 from graddiv.report.plan import ATTACK_TABLE, Plan, PlannedItem, PlannedRun, PlanReader
+from graddiv.report.published import TRAINED_AT
 from graddiv.report.style import looks
 from graddiv.runs import CHECKLIST
 
@@ -209,7 +211,16 @@ def plan_for(paths: Sequence[Path], choices: Choices) -> Plan:
         runs={key: PlannedRun(path=str(run.path), title=titles[key]) for key, run in runs.items()},
         items=tuple(items),
         headline=_headline(radii, choices, next(iter(runs.values())).epsilon),
+        papers=all(_as_the_papers(run, attacks[key].values()) for key, run in runs.items()),
     )
+
+
+def _as_the_papers(run: ReportRun, records: Iterable[AttackRecord]) -> bool:
+    """Whether the records are of the paper's own data, and of all its test images."""
+    if run.data not in TRAINED_AT or run.experiment.data.file is not None:
+        return False
+    whole = run.data, "test", SOURCES[run.data].sizes["test"]
+    return all((r.data.name, r.data.split, r.examples) == whole for r in records)
 
 
 def _item(renderer: str, records: Mapping[str, tuple[str, ...]], name: str = "") -> PlannedItem:

@@ -5,6 +5,7 @@ with its runs in one file, small enough for a repository: without images and opt
 """
 
 import io
+import lzma
 import os
 import zipfile
 import zlib
@@ -59,6 +60,7 @@ class Plan(Part):
     runs: dict[str, PlannedRun]
     items: tuple[PlannedItem, ...]
     headline: str | None = None  #: the item, a table of attacks, by which the page compares the runs in words
+    papers: bool = True  #: whether the paper's values stand beside ours
 
     def save(self, directory: Path) -> None:
         """Write it beside the report, with the paths of its runs as seen from there."""
@@ -98,7 +100,7 @@ class PlanReader:
             raise GradDivError(f"the plan names records of the run {unknown[0]!r}, which is none of its runs")
         runs = [(self.plan.runs[name], list(files)) for name, files in named.items()]
         found = [load_run(Path(run.path), run.title, files, self._read) for run, files in runs]
-        return Comparison(tuple(found), self.plan.scale)
+        return Comparison(tuple(found), self.plan.scale, self.plan.papers)
 
     def everything(self) -> Comparison:
         """All runs with all records that the plan names."""
@@ -159,10 +161,10 @@ def _copy_network(source: Run, target: Run) -> list[Path]:
 def _pack(directory: Path, paths: Iterable[Path]) -> None:
     """Pack these files below DIRECTORY/runs into DIRECTORY/runs.zip."""
     runs, buffer = directory / RUNS, io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path in sorted(paths):
             about = zipfile.ZipInfo(path.relative_to(runs).as_posix(), NO_DATE)
-            archive.writestr(about, store.read(path), zipfile.ZIP_DEFLATED, compresslevel=9)
+            archive.writestr(about, store.read(path), zipfile.ZIP_LZMA)
     store.write(directory / PACKED, buffer.getvalue())
     store.write(runs / UNPACKED, store.digest(buffer.getvalue()).encode())
 
@@ -185,6 +187,6 @@ def _unpack(directory: Path) -> None:
                 temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # another process may read meanwhile
                 temporary.write_bytes(archive.read(name))
                 temporary.replace(path)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+    except (zipfile.BadZipFile, lzma.LZMAError, zlib.error, NotImplementedError, EOFError) as error:
         raise GradDivError(f"cannot read {packed} as an archive of runs: {error}; restore it from a copy") from None
     store.write(mark, store.digest(content).encode())

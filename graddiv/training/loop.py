@@ -1,7 +1,6 @@
 """The training loop: every step is a function of (experiment, step, theta, moments), so it resumes to the bit."""
 
 import math
-import os
 import platform
 import time
 from collections.abc import Iterator, Sequence
@@ -22,7 +21,7 @@ from graddiv.experiment import Experiment, parse
 from graddiv.networks import RandomizedNetwork
 from graddiv.performance import channels_last
 from graddiv.progress import Listener
-from graddiv.runs import Log, Run, TrainingPosition, load_state, network_part
+from graddiv.runs import Log, Run, TrainingPosition, files_in, load_state, network_part, seen_from
 from graddiv.seeding import fold, generator
 from graddiv.training.probe import concentration, noise_scales, validation_accuracy
 from graddiv.training.stages import Stage, objective_of, stages_of
@@ -98,17 +97,19 @@ class _Training:
         run, experiment = self.run, self.experiment
         run.begin()
         described = experiment.dump()
-        if start := described["network"]["from"]:  # relative, so that copies of both find each other on any machine
-            start["path"] = os.path.relpath(Path(start["path"]).resolve(), run.path.resolve())
+        for table in files_in(described).values():  # relative, so that copies of all find each other on any machine
+            table["path"] = seen_from(table["path"], run.path)
 
         def as_here(found: dict[str, Any]) -> dict[str, Any]:
             values = parse(found, str(run.experiment_file)).dump()
-            if start and values["network"]["from"]:
-                values["network"]["from"]["path"] = start["path"]  # its hash says that it is the same network
+            here = files_in(described)
+            for place, table in files_in(values).items():  # its hash says that it is the same
+                table["path"] = here.get(place, table)["path"]
             return values
 
         store.write_once_or_match(run.experiment_file, described, as_here)
-        store.write_once_or_match(run.data_file, {"name": self.data.name, "sha256": self.data.checksum})
+        own = {} if experiment.data.file is None else {"classes": list(self.data.classes)}
+        store.write_once_or_match(run.data_file, {"name": self.data.name, "sha256": self.data.checksum, **own})
         store.write(run.recipe_file, parse(described, "the recipe").to_toml().encode())
         store.make_directory(run.checkpoints)
         if not run.last_checkpoint.exists():
@@ -188,7 +189,7 @@ class _Training:
         order, size = _order(self.experiment.seed, epoch, len(self.data)), self.stage.batch
         rows = self.process.local_rows(order[within * size : (within + 1) * size])
         (x, y), ids, device = self.data.batch(rows), self.data.ids[rows], self.process.device
-        x = augmented(self.data.name, x, ids, self.experiment.seed, epoch)
+        x = augmented(self.experiment.data.source, x, ids, self.experiment.seed, epoch)
         return channels_last(x.to(device)), y.to(device), ids.to(device)
 
     def _step(self, epoch: int, within: int) -> dict[str, float]:

@@ -68,6 +68,10 @@ def _can_go_on(other: Run, run: Run) -> bool:
 
 def starting_state(start: StartSection) -> dict[str, Tensor]:
     """The network to start from, if it is the one that the recipe means."""
+    if not Path(start.path).exists():
+        raise GradDivError(
+            f"network.from: there is no {start.path}: copy the run that training starts from there, or use --from"
+        )
     state = network_of(Path(start.path))
     if (found := state_hash(state)) != start.sha256:
         raise GradDivError(

@@ -6,7 +6,7 @@ from scipy.optimize import brentq, linprog
 from torch import Tensor, nn
 
 from graddiv.attacks import EOT, Fixed, Given
-from graddiv.geometry import L2, Geometry, Linf
+from graddiv.geometry import L1, L2, Geometry, Linf
 from graddiv.losses import margin
 from graddiv.seeding import generator
 from tests.helpers import images, network
@@ -40,6 +40,9 @@ def oracle(geometry: Geometry, x: Tensor, w: Tensor, b: Tensor) -> float:
     a, gap = w.numpy(), float(b - w @ x)
     if not np.minimum(a * low, a * high).sum() <= gap <= np.maximum(a * low, a * high).sum():
         return np.inf
+    if isinstance(geometry, L1):  # d = up - down, both at least 0
+        room = [(0, bound) for bound in (*high, *-low)]
+        return float(linprog(np.ones(2 * len(a)), A_eq=[[*a, *-a]], b_eq=[gap], bounds=room).fun)
     if isinstance(geometry, Linf):
         n, eye = len(a), np.eye(len(a))
         below = np.block([[eye, -np.ones((n, 1))], [-eye, -np.ones((n, 1))]])

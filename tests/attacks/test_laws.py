@@ -138,7 +138,7 @@ def test_ids_may_lie_on_another_device_than_the_images(
 
     monkeypatch.setattr(FAB, "search", begin)
     monkeypatch.setattr("graddiv.attacks.attack._check_pixels", lambda *_: None)
-    monkeypatch.setattr("graddiv.attacks.attack._radii", lambda epsilon, x0: x0.new_zeros(len(x0)))
+    monkeypatch.setattr("graddiv.attacks.attack._radii", lambda epsilon, x0, geometry: x0.new_zeros(len(x0)))
     x, y = images(3).to("meta"), labels(3).to("meta")
     with pytest.raises(BegunError):
         call(FAB(), Given([nn.Flatten()]), x, y, *(() if call is FAB.nearest else (0.1,)), ids=torch.arange(3))

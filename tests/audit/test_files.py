@@ -3,6 +3,7 @@
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,10 +15,11 @@ from graddiv import audit
 from graddiv.cli import app
 from graddiv.errors import GradDivError
 from graddiv.evaluation.budget import BUDGETS
-from graddiv.evaluation.card import board, rescore
+from graddiv.evaluation.card import Audit, board, rescore
 from graddiv.evaluation.judgement import gain_bound, images_hash, worst_of
 from graddiv.geometry import NORMS
 from graddiv.records import JudgementRecord
+from graddiv.report.audit import Pictures, attack_table, write_page
 from tests.audit.planted import BUDGET, Linear, Noisy, examples, margin_radii
 from tests.helpers import no_type_checks
 
@@ -82,6 +84,49 @@ def test_the_page(directory: Path, card: dict[str, Any]) -> None:
     for link in re.findall(r'href="([^"#:]+)"', html):
         assert (directory / link).exists(), link
     assert len(re.findall("<h1", html)) == 1
+    passed = [sum(item["verdict"] == "pass" for item in items) for items in blocks(card)]
+    folded = re.findall(r"(\d+) of (\d+) checks passed", html)
+    assert folded == [(str(n), str(len(items))) for n, items in zip(passed, blocks(card), strict=True) if n]
+    assert html.count("What it means, and what to do") == sum(map(len, blocks(card)))
+
+
+def blocks(card: dict[str, Any]) -> list[list[dict[str, Any]]]:
+    return [list(card["checks"].values()), card["indicators"]]
+
+
+@pytest.mark.parametrize(
+    ("shortcomings", "warnings", "verdict"),
+    [
+        (["x"], ["z"], "evidence insufficient"),
+        ([], ["z"], "evidence sufficient, with 1 warning"),
+        ([], ["z", "w"], "evidence sufficient, with 2 warnings"),
+        ([], [], "evidence sufficient"),
+    ],
+)
+def test_the_verdict_follows_the_checks(shortcomings: list[str], warnings: list[str], verdict: str) -> None:
+    found = SimpleNamespace(shortcomings=shortcomings, warnings=warnings, verdict=verdict)
+    assert Audit.verdict.fget(found) == verdict  # type: ignore[attr-defined]
+    reasons = [f"{verdict}: {text}" for text in shortcomings or warnings]
+    assert Audit.verdict_lines.fget(found) == (reasons or [verdict])  # type: ignore[attr-defined]
+
+
+def test_a_page_with_a_warning_and_an_attack_that_failed(card: dict[str, Any], tmp_path: Path) -> None:
+    pictures = Pictures(*(np.zeros((2, 1, 6, 6), np.float32) for _ in range(2)), np.array([1, 2]), [1, 2], [1, 3])
+    verdict = {"shortcomings": [], "warnings": ["z: warn, w"], "verdict": "evidence sufficient, with 1 warning"}
+    html = write_page({**card, **verdict}, pictures, {}, tmp_path).read_text(encoding="utf-8")
+    assert '<span class="verdict-word warn">Evidence sufficient, with 1 warning.</span>' in html
+    assert "Z: warn, w." in html
+    assert "No sign was found" not in html
+    assert '<span class="right">1</span> → <span class="right">1</span>' in html
+    assert '<span class="right">2</span> → <span class="wrong">3</span>' in html
+
+
+def test_rows_of_attacks_carry_n_and_m(card: dict[str, Any]) -> None:
+    rows = attack_table(card).rows
+    assert [row[3:5] for row in (rows[0], rows[-1])] == [("", ""), ("", "")]
+    for row, found in zip(rows[1:-1], card["attack"]["attacks"], strict=True):
+        assert row[3] == str(found["n"])
+        assert row[4].split(" × ")[0] == str(found.get("m", found.get("samples")))
 
 
 @pytest.mark.slow
@@ -96,7 +141,7 @@ def test_a_second_run_computes_nothing_again(directory: Path, monkeypatch: pytes
     for (who, *_), key in zip(found.rows, (robust["A1"], robust["A_T"], robust["W"]["10"]), strict=True):
         numbers = f"{100 * key['mean']:.1f} % ({100 * key['low']:.1f} to {100 * key['high']:.1f})"
         assert re.search(rf"^{who}: clean .* attacked {re.escape(numbers)}$", str(found), re.MULTILINE)
-    assert str(found).endswith(found.shortcomings[-1] if found.shortcomings else "evidence sufficient at this budget")
+    assert str(found).endswith("\n".join(found.verdict_lines))
 
 
 def test_another_network_in_the_same_directory_is_refused(directory: Path) -> None:

@@ -54,7 +54,12 @@ def test_every_holder_of_examples_gives_the_same(tmp_path: Path) -> None:
         (X, Y.float(), {}, "expected one whole number for each image"),
         (X.to("meta"), Y, {}, "x lies on the device meta"),
         ("x", "y", {}, "x is of type str, expected a tensor or an array"),
-        ({"x": X}, None, {}, "x is dict, expected a tensor, an array, a Dataset or a DataLoader"),
+        (
+            {"x": X},
+            None,
+            {},
+            "x is dict, expected a tensor, an array, a Dataset, a DataLoader, or a name such as 'xs.npz'",
+        ),
         (X, None, {}, "y is missing"),
     ],
 )
@@ -83,6 +88,8 @@ def test_a_damaged_file_is_refused(damage: Callable[[bytes], bytes], tmp_path: P
         (Linear().half(), r"parameters of torch\.float16"),
         (nn.Linear(5, 4), r"cannot be called with images of shape \(1, 6, 6\)"),
         (lambda x: x.sum(), r"returned \(\) for 2 inputs"),
+        (lambda x: x.flatten(1).sum(1), r"returned \(2,\) .*one number z for each is torch\.stack\(\[0 \* z, z\], 1\)"),
+        (lambda x: x.astype(float), r"cannot be called with images .*: 'Tensor' object has no attribute 'astype'"),
     ],
 )
 def test_models_that_are_none(model: Any, message: str) -> None:

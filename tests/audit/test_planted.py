@@ -63,8 +63,11 @@ def _a_page_from_each(request: pytest.FixtureRequest, tmp_path: Path) -> Iterato
 def check_page(found: Audit, directory: Path) -> None:
     """The page says what was found, and all that it links to is there."""
     html = found.write(directory).read_text(encoding="utf-8")
-    assert ("Evidence insufficient." in html) == (not found.complete)
+    assert f'verdict-word">{found.verdict.capitalize()}.' in re.sub(' (pass|warn|fail)">', '">', html)
+    assert found.verdict in str(found).splitlines()[-1], "the terminal says the same"
+    assert ("No sign was found" in html) == (found.verdict == "evidence sufficient")
     assert len(re.findall('<li id="check-', html)) == len(found.checks)
+    assert len(re.findall('<li id="indicator-', html)) == len(found.behaviours)
     for word in {item.verdict for item in (*found.checks.values(), *found.indicators)}:
         assert word.capitalize() in html
     assert all((directory / link).exists() for link in re.findall(r'href="([^"#:]+)"', html))

@@ -42,7 +42,12 @@ def test_everything_is_there(page: Browser) -> None:
         assert page.all(link.get_dom_attribute("href"))
     first = page.run("return document.querySelector('figure').id")
     assert first == "accuracy-epsilon", "the first picture"
-    assert len(page.shown(".checklist .verdict-word")) > 10
+    assert len(page.all(".checklist .verdict-word")) > 10
+    folded = page.all("details.passed")
+    assert not [item for item in page.shown(".checklist .verdict-word") if "Pass" in item.text], "they are folded"
+    counts = [part.find_element("css selector", "summary").text.split() for part in folded]
+    assert all(words[1:2] + words[3:] == ["of", "checks", "passed"] for words in counts)
+    assert page.all(".strip .right")
 
 
 def test_no_screen_scrolls_sideways(page: Browser) -> None:

@@ -46,7 +46,7 @@ def test_threads_wait_briefly_unless_the_user_says_how(
 
 def test_the_help_of_attack_names_every_attack() -> None:
     shown = re.sub(r"[│\s]+", " ", graddiv("attack", "--help").stdout)
-    (names,) = re.findall(r"those of these names: ([^.]*)\.", shown)
+    (names,) = re.findall(r"Only these attacks: ([^.]*)\.", shown)
     assert sorted(names.split(", ")) == sorted(ATTACKS)
 
 

@@ -62,7 +62,7 @@ def test_a_report_can_be_kept_with_all_it_is_drawn_from(tmp_path: Path, monkeypa
 
 @pytest.mark.slow
 def test_what_cannot_be_reported_on(runs: list[Path], tmp_path: Path) -> None:
-    with pytest.raises(GradDivError, match=r"there is no directory .*nowhere: expected a report or a trained run"):
+    with pytest.raises(GradDivError, match=r"there is no directory .*nowhere: expected a report, a trained run"):
         output(tmp_path / "nowhere")
     with pytest.raises(GradDivError, match="choose one with --n, --m or --restarts"):
         output(*runs, "--out", tmp_path / "out")

@@ -7,7 +7,7 @@ from torch.nn import functional
 
 from graddiv import GradDivError
 from graddiv.diversity import directions, input_gradient, mean_gradient
-from graddiv.losses import ce, dlr, margin, soft_margin
+from graddiv.losses import ce, dlr, margin, soft_margin, soft_margin_and_slope
 from graddiv.networks import SampleModel
 from graddiv.seeding import generator
 from tests.helpers import KINDS, STOCHASTIC, convnet, images, labels, network
@@ -54,6 +54,7 @@ OBJECTIVES = {
     "margin": lambda z, y: torch.stack([margin(z_i, y) for z_i in z]).mean(0),
     "dlr": lambda z, y: torch.stack([dlr(z_i, y) for z_i in z]).mean(0),
     "ensemble": lambda z, y: functional.nll_loss(z.softmax(2).mean(0).log(), y, reduction="none"),
+    "likelihood": lambda z, y: torch.stack([(1 - z_i.softmax(1)[range(len(y)), y]).log() for z_i in z]).mean(0),
 }
 
 
@@ -240,3 +241,14 @@ def test_likelier_members_count_for_more() -> None:
         scale = (weighted.log_scale - repeated.log_scale).exp().reshape(-1, 1, 1, 1)
         assert torch.allclose(scale * weighted.direction, repeated.direction)
         assert torch.allclose(weighted.value, repeated.value)
+
+
+@pytest.mark.parametrize("spread", [1.0, 30.0, 1e4])
+def test_the_closed_slope_of_the_soft_margin_is_that_of_autograd_to_the_bit(spread: float) -> None:
+    z, y = spread * torch.randn(50, 7, generator=generator(0)), torch.arange(50) % 7
+    z[0, 3] = -torch.inf
+    leaf = z.clone().requires_grad_()
+    s = soft_margin(leaf, y)
+    value, slope = soft_margin_and_slope(z, y)
+    assert torch.equal(value, s)
+    assert torch.equal(slope, torch.autograd.grad(s.sum(), leaf)[0])

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from graddiv.data import load
 from graddiv.errors import GradDivError
 from graddiv.evaluation import evaluate, predict
 from graddiv.networks import Dirac, bayesian, randomize
+from graddiv.networks.inputs import logits_of
 from tests.helpers import convnet, global_rng_untouched, images, labels, no_type_checks
 
 ATTACKS = (FGSM(), PGD(m=4), APGD(m=2), Square(m=3), FAB(m=2), BB(m=2))
@@ -61,7 +63,7 @@ WRONG_OUTPUTS = {
     "no class": (lambda z: z[:, :0], "the network has 0 classes"),
     "one dimension": (lambda z: z.argmax(1), r"returned \(4,\) for 4 inputs, expected logits of shape \(4, classes\)"),
     "integers": (lambda z: z.long(), "returned outputs of torch.int64, expected floating-point logits"),
-    "a dictionary": (lambda z: {"logits": z}, "returned dict for 4 inputs"),
+    "a dictionary": (lambda z: {"out": z}, r"returned dict with out for 4 inputs, .*; lambda x: model\(x\)\[NAME\]"),
     "an image": (lambda z: z[..., None], r"returned \(4, \d+, 1\) for 4 inputs"),
 }
 
@@ -71,14 +73,31 @@ WRONG_OUTPUTS = {
 def test_outputs_that_are_no_logits_are_refused(attack: Attack, wrong: str) -> None:
     change, message = WRONG_OUTPUTS[wrong]
     for view in (Changed(change), Given([Changed(change)])):
-        with no_type_checks(), pytest.raises(GradDivError, match=message):
+        with no_type_checks(), pytest.raises(GradDivError, match=re.sub(r"\b4\b", "[24]", message)):
             attack(view, X, Y, 0.1)
 
 
-def test_logits_may_come_first_in_a_tuple() -> None:
-    f = Changed(lambda z: (z, z.sum()))
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda z: (z, z.sum()),
+        lambda z: [z, z.sum()],
+        lambda z: {"features": z[:, :1], "logits": z},
+        lambda z: SimpleNamespace(logits=z, loss=None),
+    ],
+)
+def test_logits_may_come_first_in_a_tuple_or_by_name(change: Callable[[Tensor], object]) -> None:
+    f = Changed(change)
     assert torch.equal(PGD(m=2)(f, X, Y, 0.1), PGD(m=2)(f.module, X, Y, 0.1))
     assert torch.equal(PGD(m=2)(Given([f]), X, Y, 0.1), PGD(m=2)(f.module, X, Y, 0.1))
+
+
+@pytest.mark.filterwarnings("ignore::graddiv.errors.GradDivWarning")  # finite differences see the rounding
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_logits_in_half_precision_are_taken_in_float32(dtype: torch.dtype) -> None:
+    f = Changed(lambda z: z.to(dtype))
+    assert logits_of(f(X), "f", 4).dtype == torch.float32
+    assert evaluated(f, X, Y)[1].examples == 4
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name)
@@ -102,8 +121,9 @@ def test_a_network_without_gradients_is_refused_by_those_who_need_them(attack: A
         (network().half(), X, "the network has parameters of torch.float16, in which small steps"),
         (network().bfloat16(), X, "the network has parameters of torch.bfloat16"),
         (network(), X.to("meta"), "x lies on meta and y on cpu"),
-        (network(), X.numpy(), "x is of type ndarray, expected a tensor"),
-        (network(), X.tolist(), "x is of type list, expected a tensor"),
+        (network(), X.double().numpy(), "x is of torch.float64 and the network of torch.float32"),
+        (network(), [X.tolist(), [1.0]], "x holds what is no rectangle of numbers, expected numbers"),
+        (network(), None, "x is of type NoneType, expected a tensor"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -104,6 +104,20 @@ def test_convergence() -> None:
     assert at(0.9, 0.6, 0.5998) == "pass", "two flips are no fall"
 
 
+def test_convergence_needs_a_small_bound() -> None:
+    """90, 80, 75 % of 100 images: five flips are no fall beyond chance, but ten points are not excluded, either."""
+
+    def at(*accuracies: float, b: int) -> Item:
+        return judged("more_models", n=[record(a, b=b, n=i) for i, a in enumerate(accuracies)])
+
+    assert at(0.9, 0.8, 0.75, b=100).verdict == "not enough evidence"
+    assert at(0.9, 0.75, 0.75, b=100).verdict == "pass"
+    assert at(0.9, 0.75, 0.75, b=30).verdict == "not enough evidence", "30 images without a flip leave 9.5 % open"
+    evidence = at(0.9, 0.8, 0.75, b=100).evidence
+    assert evidence["gain"] == pytest.approx(0.05)
+    assert 0.05 < evidence["bound"] < 0.15
+
+
 def test_where_too_few_examples_are_left_nothing_is_shown() -> None:
     """Seven flips, all to one side, happen by chance with p = 2 / 2^7 > 0.01; eight do not."""
     assert flips(np.ones(7, bool), np.zeros(7, bool)).p > SIGNIFICANCE > flips(np.ones(8, bool), np.zeros(8, bool)).p

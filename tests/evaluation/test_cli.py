@@ -153,7 +153,7 @@ def test_measure_and_transfer(run: Path) -> None:
 def test_everything_is_measured_unless_told_otherwise(run: Path) -> None:
     graddiv("measure", run, "--n", 2, "--examples", 1, "--epsilon", "1/5")
     assert {path.name for path in (run / "records").glob("*.record")} == {
-        "certificate.record",
+        "contrast.record",
         "gradient-noise-eps0.2.record",
         "nearby-eps0.2.record",
         "concentration.record",

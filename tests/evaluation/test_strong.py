@@ -78,7 +78,7 @@ def test_pilots_in_two_norms_do_not_meet(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_evaluate_with_the_strong_suite_leaves_records_of_pilot_and_attacks(tmp_path: Path) -> None:
     F = network("bayesian")
-    records = evaluate(F, images(4), labels(4), epsilon=0.1, suite_name="strong", n_ensemble=2, directory=tmp_path)
+    records = evaluate(F, images(4), labels(4), epsilon=0.1, suite="strong", n_ensemble=2, directory=tmp_path)
     assert records[0].label == "clean"
     assert {record.label.replace("EOT^1-", "EOT-") for record in records} == {"clean", "EOT-SPGD", "EOT-SPGD-ce"}
     for record in records[1:]:

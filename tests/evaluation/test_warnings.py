@@ -80,7 +80,7 @@ def test_a_total_takes_what_evaluate_takes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_a_total_of_the_strong_suite_chooses_modes_and_n() -> None:
-    how = {**HOW, "attacks": (), "suite_name": "strong", "modes": "fixed"}
+    how = {**HOW, "attacks": (), "suite": "strong", "modes": "fixed"}
     (found,) = evaluate_total(network("bayesian"), images(4), labels(4), **how)  # type: ignore[arg-type]
     assert {label.replace("EOT^1-", "EOT-") for label in found.labels_of_attacks} == {
         "clean", "EOT-SPGD", "EOT-SPGD-ce",

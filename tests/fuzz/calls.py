@@ -125,7 +125,7 @@ HOLDERS: dict[str, Callable[[], Any]] = {
 SETTINGS: tuple[dict[str, Any], ...] = (
     *({}, {}, {"modes": "eot"}, {"modes": ["EOT"]}, {"modes": []}, {"attacks": [PGD]}, {"attacks": "pgd"}),
     *({"attacks": None}, {"attacks": 3}, {"n": 0}, {"n": 2.5}, {"n": True}, {"repeats": 0}, {"n_ensemble": 0}),
-    *({"batch": 0}, {"batch": 2}, {"suite_name": "qick", "attacks": ()}, {"directory": 3}),
+    *({"batch": 0}, {"batch": 2}, {"suite": "qick", "attacks": ()}, {"directory": 3}),
 )
 
 
@@ -157,6 +157,6 @@ def odd_call(chance: random.Random) -> Outcome:
         return Outcome("refused", str(error))
     except Exception:
         return Outcome("crashed", f"{how}\n{traceback.format_exc()}")
-    apart = (found - x).abs().flatten(1).amax(1) if len(x) else torch.zeros(0)
+    apart = (found - torch.as_tensor(x)).abs().flatten(1).amax(1) if len(x) else torch.zeros(0)
     outside = bool((apart > torch.as_tensor(epsilon).to(apart)).any()) or not bool(found.isfinite().all())
     return Outcome("fooled", f"{how}: outside of the ball") if outside else Outcome("accepted")

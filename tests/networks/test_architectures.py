@@ -4,6 +4,7 @@ from torch import nn
 
 from graddiv import GradDivError
 from graddiv.networks import ARCHITECTURES, Normalize, architecture, mnist_cnn, stl10_cnn, vgg16
+from graddiv.networks.architectures import multiplications_of
 from tests.helpers import SHAPES
 
 
@@ -75,3 +76,22 @@ def test_bad_names_and_widths() -> None:
         architecture("mnist")
     with pytest.raises(GradDivError, match="width is 0"):
         mnist_cnn(0.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"), [("mnist_cnn", (3, 9, 14)), ("vgg16", (1, 70, 32)), ("stl10_cnn", (1, 96, 128))]
+)
+def test_an_architecture_adapts_to_shape_and_classes(name: str, shape: tuple[int, int, int]) -> None:
+    module = architecture(name, 0.05, shape=shape, classes=7).eval()
+    assert module(torch.zeros(2, *shape)).shape == (2, 7)
+    native = architecture(name, 0.05, shape=SHAPES[name], classes=10)
+    usual = architecture(name, 0.05).state_dict()
+    assert all(torch.equal(usual[key], value) for key, value in native.state_dict().items())
+    with pytest.raises(GradDivError, match=f"{name} takes images of at least .* pixels, and the data's have 3 x 200"):
+        architecture(name, 0.05, shape=(1, 3, 200), classes=7)
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_multiplications_are_counted_as_they_are_declared(name: str) -> None:
+    counted = multiplications_of(architecture(name, 0.25), SHAPES[name])
+    assert counted == pytest.approx(ARCHITECTURES[name].multiplications * 0.25**2, rel=0.2)

@@ -1,6 +1,7 @@
 """A report on runs without a plan takes explicit choices, and lists the candidates where it needs one."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -9,6 +10,7 @@ import pytest
 
 from graddiv import store
 from graddiv.attacks import PGD
+from graddiv.data import SOURCES
 from graddiv.errors import GradDivError
 from graddiv.evaluation import Cell
 from graddiv.evaluation.jobs import loss_increase_job
@@ -62,6 +64,23 @@ def test_settings_that_differ_are_listed_with_the_option_that_chooses(run: Path)
     with_5 = named(plan_for([run], Choices(epsilon=0.2, n=5, m=20)), "attacks-eps0.2")
     assert "pgd-eot5-m20-eps0.2-r0.record" in with_5
     assert "pgd-eot10-m20-eps0.2-r0.record" not in with_5
+
+
+def test_the_papers_values_stand_beside_its_own_data_and_all_its_images_alone(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake.run(tmp_path / "digits", "adv-bnn", data="mnist", repeats=1)
+
+    def beside(path: Path) -> list[float]:
+        plan = plan_for([path], CHOSEN)
+        comparison = PlanReader(plan).everything()
+        return comparison.published(comparison.runs[0]).epsilons()
+
+    assert beside(run) == [], "a part of the data"
+    assert beside(tmp_path / "digits") == [], f"{fake.EXAMPLES} of 10,000 images"
+    whole = replace(SOURCES["mnist"], sizes={"train": 60_000, "test": fake.EXAMPLES})
+    monkeypatch.setitem(SOURCES, "mnist", whole)
+    assert 0.2 in beside(tmp_path / "digits")
 
 
 def test_iterations_of_one_step_can_be_chosen_away(run: Path) -> None:

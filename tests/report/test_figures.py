@@ -34,7 +34,7 @@ SWEPT = {
     "n-sensitivity": "n",
     "m-sensitivity": "m",
     "passes-sensitivity": "passes",
-    "loss-accuracy": "epsilon",
+    "contrast-accuracy": "epsilon",
     "epochs": "epsilon",
 }
 """What the curves of accuracy go over: such a figure is made of no other attacks."""
@@ -84,7 +84,7 @@ def test_every_figure_is_there() -> None:
         *("sphere", "rotation", "training-concentration", "training-concentration-more", "scatter", "loss-increase"),
         *("kappa", "rho-attacked", "rho-nearby", "accuracy-epsilon", "transfer", "cosines", "regularizers"),
         *("n-sensitivity", "m-sensitivity", "passes-sensitivity", "lambda-sensitivity", "boundary"),
-        *("contrast", "path", "loss-accuracy", "epochs", "ensemble-size"),
+        *("contrast", "path", "contrast-accuracy", "epochs", "ensemble-size"),
     }
 
 
@@ -118,7 +118,9 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
         case "regularizers":
             measures = ["R_kappa", "R_mean", "R_dpp", "R_max", "R_smoothmax", "accuracy"]
             expected = [points("x", "value", by_run, measure=m) for m in measures]
-        case "accuracy-epsilon" | "n-sensitivity" | "m-sensitivity" | "passes-sensitivity":
+        case "accuracy-epsilon":
+            expected = [points("x", "accuracy", by_run, whose=whose) for whose in ("ours", "paper")]
+        case "n-sensitivity" | "m-sensitivity" | "passes-sensitivity":
             expected = [points("x", "accuracy", (*by_run, "whose"))]
         case "lambda-sensitivity":
             expected = [points("lam", "value", ("epsilon",), quantity=q) for q in ("accuracy", "rho")]
@@ -130,8 +132,8 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
             steps = {step: place for place, step in enumerate(dict.fromkeys(row["step"] for row in table(drawing)))}
             drawing = replace(drawing, rows=tuple((*row[:2], steps[row[2]], *row[3:]) for row in drawing.rows))
             expected = [points("step", y, ("method",)) for y in ("rho", "length", "margin")]
-        case "loss-accuracy":
-            expected = [points("loss", "accuracy", ("method",), epsilon=epsilon) for epsilon in (0.2, 0.3)]
+        case "contrast-accuracy":
+            expected = [points("right", "accuracy", ("method",), epsilon=0.3)]
         case "ensemble-size":
             expected = [points("models", "accuracy", ("method",))]
         case "epochs":
@@ -146,7 +148,7 @@ def plotted(drawing: Figure) -> list[tuple[list[np.ndarray], list[list[tuple[flo
 CURVES = [
     *("training-concentration", "training-concentration-more", "regularizers", "accuracy-epsilon", "n-sensitivity"),
     *("m-sensitivity", "lambda-sensitivity", "rotation", "kappa", "rho-attacked", "rho-nearby", "loss-increase"),
-    *("passes-sensitivity", "contrast", "path", "loss-accuracy", "epochs", "ensemble-size"),
+    *("passes-sensitivity", "contrast", "path", "contrast-accuracy", "epochs", "ensemble-size"),
 ]
 
 
@@ -356,7 +358,7 @@ def test_a_curve_begins_with_the_mean_over_its_trainings(tmp_path: Path) -> None
     drawing = FIGURES["accuracy-epsilon"](drawn_from(fake.compared(*trainings), "accuracy-epsilon"))
     (first,) = table(drawing, whose="ours", x=0.0)
     assert first["accuracy"] == pytest.approx(100 * sum(clean) / 2)
-    assert [row["accuracy"] for row in table(drawing, whose="one training", x=0.0)] == pytest.approx(
+    assert [row["accuracy"] for row in table(drawing, whose="ours, one training", x=0.0)] == pytest.approx(
         [100 * c for c in clean]
     )
 
@@ -394,18 +396,24 @@ def test_a_figure_begins_at_the_radius_of_training_where_none_was_run_below(comp
     assert {row["x"] for row in table(one_radius, whose="ours")} == {0.0, 0.3}, "one point alone is no curve"
 
 
-def test_radii_stand_at_equal_distances_and_the_legend_says_whose(comparisons: dict[str, Comparison]) -> None:
-    drawing = FIGURES["accuracy-epsilon"](fake.compared(with_radii(comparisons["accuracy-epsilon"].runs[-1], 0.1, 0.3)))
-    axes = drawing.figure.axes[0]
-    ticks = axes.get_xticks()
-    apart = np.diff(axes.get_xaxis_transform().transform([(x, 0) for x in ticks])[:, 0])
-    assert ticks == pytest.approx([0.0, 0.1, 0.3])
-    assert apart == pytest.approx(np.full(len(apart), apart[0]))
-    (legend,) = drawing.figure.legends
-    said = {text.get_text(): handle for text, handle in zip(legend.get_texts(), legend.legend_handles, strict=True)}
-    assert isinstance(of_paper := said["the paper's values, in the method's color"], Line2D)
-    assert of_paper.get_color() == style.GREY
-    assert any(line.get_color() == style.VERMILLION and line.get_markerfacecolor() == "white" for line in axes.lines)
+def test_the_papers_curves_and_the_stronger_attack_have_panels_of_their_own(comparisons: dict[str, Comparison]) -> None:
+    runs = comparisons["accuracy-epsilon"].runs
+    drawing = FIGURES["accuracy-epsilon"](fake.compared(*runs))
+    ours, theirs = drawing.figure.axes
+    assert (ours.get_title(), theirs.get_title()) == ("EOT-PGD", "EOT-PGD, in the paper")
+    assert ours.get_xlim() == theirs.get_xlim()
+    assert {line.get_markerfacecolor() for line in theirs.lines if len(line.get_xdata()) > 2} == {"white"}
+
+    def strong(run: ReportRun) -> ReportRun:
+        made = [replace(r, label=r.label.replace("EOT-PGD", "EOT-SPGD")) for r in run.attacks]
+        made = [r for r in made if r.label == "EOT-SPGD"]
+        return replace(run, attacks=(*run.attacks, *made))
+
+    with_strong = FIGURES["accuracy-epsilon"](fake.compared(runs[0], *(strong(run) for run in runs[1:])))
+    titles = [axes.get_title() for axes in with_strong.figure.axes]
+    assert titles == ["EOT-PGD", "a stronger attack", "EOT-PGD, in the paper"]
+    wanted = {row["method"] for row in table(with_strong, whose="ours, strong")}
+    assert wanted == {"adv-bnn", "adv-bnn+graddiv"}
 
 
 def test_a_shared_first_stage_shows_both(comparisons: dict[str, Comparison]) -> None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from graddiv import store
-from graddiv.data import SOURCES, Dataset
+from graddiv.data import Dataset, Source, source_of
 from graddiv.experiment import Experiment
 from graddiv.recipes import recipe
 from graddiv.runs import Run
@@ -21,12 +21,14 @@ METHODS = (
 )
 
 
-def random_data(name: str, examples: int, split: str = "train") -> Dataset:
+def random_data(name: str | Source, examples: int, split: str = "train") -> Dataset:
     """Noise in the shape of a data set, every class among the first labels."""
-    g = generator(examples)
-    images = torch.randint(256, (examples, *SOURCES[name].shape), generator=g, dtype=torch.uint8)
-    classes = SOURCES[name].classes
-    return Dataset(name, split, images, torch.arange(examples) % len(classes), torch.arange(examples) + 7, classes)
+    g, source = generator(examples), source_of(name)
+    images = torch.randint(256, (examples, *source.shape), generator=g, dtype=torch.uint8)
+    classes = source.classes
+    return Dataset(
+        source.name, split, images, torch.arange(examples) % len(classes), torch.arange(examples) + 7, classes
+    )
 
 
 def loader(examples: int) -> Callable[..., Dataset]:

@@ -186,6 +186,9 @@ def test_another_network_is_refused(tmp_path: Path) -> None:
         train(e, tmp_path / "run2")
     with pytest.raises(GradDivError, match="holds no trained network"):
         tiny("mnist/adv-train", f"network.from={tmp_path}")
+    source.rename(tmp_path / "elsewhere")
+    with pytest.raises(GradDivError, match=rf"network.from: there is no {source}: copy the run .* or use --from"):
+        train(e, tmp_path / "run3")
 
 
 def test_another_prior_than_the_sources_is_told(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Accuracy under EOT-PGD: against epsilon, against what the attack spends, against lambda, for each regularizer."""
 
 from collections.abc import Iterable, Sequence
-from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -15,18 +14,15 @@ from graddiv.report import style
 from graddiv.report.comparison import Comparison, Curves, ReportRun, curves, is_eot, titles
 from graddiv.report.figures.gradients import MEASURES, last_values, plot_measure, turn_entries
 from graddiv.report.output import Figure, Found, caption, draws, listed
-from graddiv.report.style import Look, Sheet, log_ticks, looks_of, percents
+from graddiv.report.style import Look, Sheet, log_ticks, percents
 
 COLUMNS = "method, lam, whose, x, accuracy, low, high"
-EPSILON = r"perturbation bound ε ($\ell_\infty$, pixel range [0, 1])"
 LAMBDA = "weight λ of GradDiv"
 GREY = Look(style.GREY, "o", style.DASHED)  #: of an entry of the legend that stands for curves of several colors
 
 #: The paper's curves: thin and dashed, with hollow markers; above ours, whose thicker lines would hide them.
 PAPER: dict[str, Any] = {"linestyle": style.DASHED, "linewidth": 1.0, "markerfacecolor": "white", "markersize": 3}
 PAPER |= {"alpha": 0.8, "zorder": 2.5}
-#: The curves of the strong adversary: dotted.
-STRONG: dict[str, Any] = {"linestyle": style.DOTTED, "linewidth": 1.3, "marker": "v", "markersize": 3}
 #: One of several trainings.
 DOT: dict[str, Any] = {"marker": "o", "markersize": 2, "alpha": 0.5, "linestyle": "none"}
 #: Across a value that only other curves have: sparse dots, without a band.
@@ -41,7 +37,9 @@ def in_percent(points: Points) -> list[tuple[Any, float, float, float]]:
     return [(x, 100 * s.mean, 100 * s.interval.low, 100 * s.interval.high) for x, s in points]
 
 
-def plot_ours(axes: Axes, run: ReportRun, look: Look, points: Points, others: Iterable[Any] = ()) -> Rows:
+def plot_ours(
+    axes: Axes, run: ReportRun, look: Look, points: Points, others: Iterable[Any] = (), whose: str = "ours"
+) -> Rows:
     """Draw a curve of ours, its 95 % band and its trainings; only hinted at across `others`, points of other curves."""
     rows = in_percent(points)
     dots = [(x, 100 * mean) for x, s in points for mean in s.trainings]
@@ -56,18 +54,16 @@ def plot_ours(axes: Axes, run: ReportRun, look: Look, points: Points, others: It
     for part in parts:
         style.plot(axes, look, *zip(*part, strict=True))
     return [
-        *((run.method, run.lam, "ours", *row) for row in rows),
-        *((run.method, run.lam, "one training", x, mean, "", "") for x, mean in dots),
+        *((run.method, run.lam, whose, *row) for row in rows),
+        *((run.method, run.lam, f"{whose}, one training", x, mean, "", "") for x, mean in dots),
     ]
 
 
-def plot_other(axes: Axes, run: ReportRun, look: Look, whose: str, points: Sequence[tuple[Any, ...]]) -> Rows:
-    """Draw a curve of the paper's or of the strong adversary, in the method's color and without a band."""
+def plot_published(axes: Axes, run: ReportRun, look: Look, points: Sequence[tuple[Any, float]]) -> Rows:
+    """Draw a curve of the paper's in the method's color."""
     if points:
-        x, y = ([point[i] for point in points] for i in (0, 1))
-        style.plot(axes, look, x, y, **(PAPER if whose == "paper" else STRONG))
-    lam = "" if whose == "paper" else run.lam
-    return [(run.method, lam, whose, *point, *[""] * (4 - len(point))) for point in points]
+        style.plot(axes, look, *zip(*points, strict=True), **PAPER)
+    return [(run.method, "", "paper", *point, "", "") for point in points]
 
 
 def _papers_last(sheet: Sheet) -> bool:
@@ -104,67 +100,56 @@ def compared_at(swept: Curves, vary: str) -> str:
     return f"At {vary} = {x:.4g}: {listed([f'{name} {100 * mean:.1f} %' for mean, name in found])}."
 
 
-MARGIN = 0.2  #: beside the curves, where the distance of two radii is 1
 PGD = "attack RUN --attacks pgd --modes eot"  #: the command that makes its records
 BOUND = "Accuracy under EOT-PGD against the perturbation bound"
 
 
 @draws("accuracy-epsilon", BOUND, COLUMNS, by=f"{PGD} --epsilon 0.1,0.2,0.3")
 def accuracy_epsilon(comparison: Comparison) -> Figure | None:
-    """Accuracy under EOT-PGD against epsilon, ours and the paper's."""
+    """Accuracy against epsilon: a panel for our networks under EOT-PGD, for the strong adversary, and for the paper."""
     swept = curves(comparison, "epsilon")
     if swept is None:
         return None
-    sheet = Sheet(1, 1, style.TWO_COLUMNS, 3.9)
-    (axes,) = sheet.axes
     of_runs, radii = against_epsilon(comparison, swept)
     runs = [run for run, _ in of_runs]
     strong = curves(comparison, "epsilon", "SPGD")
-    of_strong = dict(strong.of_runs) if strong else {}
-    told: set[tuple[str, float | None]] = set()
-    look_of, names = looks_of(runs), titles(runs)
+    of_strong = [(run, points) for run, points in strong.of_runs if run in runs] if strong else []
+    theirs = _published(comparison, swept, radii[0])
+    panels = [OURS, *([STRONGER] if of_strong else []), *([THEIRS] if theirs else [])]
+    width = style.TWO_COLUMNS if len(panels) > 1 else style.ONE_COLUMN * 1.2
+    sheet = Sheet(1, len(panels), width, 2.9, sharex=True, sharey=True)
+    axes_of, look_of = dict(zip(panels, sheet.axes, strict=True)), sheet.legend(runs)
     for run, points in of_runs:
-        look = look_of[run]
-        sheet.entry(look, names[run])
-        sheet.rows += plot_ours(axes, run, look, points, radii)
-        if (run.method, run.epsilon) not in told:  # once, where ours has it in several variants
-            told.add((run.method, run.epsilon))
-            n = swept.fixed["n"] if run.random else None
-            theirs = [(x, y) for x, y in comparison.published(run).curve(run.method, "EOT-PGD", n) if x >= radii[0]]
-            sheet.rows += plot_other(axes, run, look, "paper", theirs)
-        if run in of_strong:
-            sheet.rows += plot_other(axes, run, look, "strong", in_percent(of_strong[run]))
-            attacked = max(1, *(len(s.trainings) for _, s in of_strong[run]))  # fewer, perhaps, than the method has
-            several = f"{attacked} training{'s' if attacked > 1 else ''}"
-            sheet.entry(look, f"stronger attack (EOT-SPGD), {several}", **STRONG)
-    percents(axes, EPSILON)
-    beyond = {x for each in axes.get_lines() for x in np.asarray(each.get_xdata()) if x > 1.01 * radii[-1]}
-    _space_evenly(axes, [*radii, *sorted(beyond)], comparison.training_epsilons)
-    trainings = sorted({len(s.trainings) for _, points in of_runs for _, s in points if s.trainings})
+        sheet.rows += plot_ours(axes_of[OURS], run, look_of[run], points, radii)
+    for run, points in of_strong:
+        sheet.rows += plot_ours(axes_of[STRONGER], run, look_of[run], points, radii, "ours, strong")
+    for run, published in theirs.items():
+        sheet.rows += plot_published(axes_of[THEIRS], run, look_of[run], published)
+    for panel, axes in axes_of.items():
+        percents(axes, "radius ε of the attack", style.ACCURACY if panel == OURS else "")
+        axes.set_title(panel if len(panels) > 1 else "")
+        for epsilon in comparison.training_epsilons:
+            axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
+    trainings = sorted({len(s.trainings) for _, points in [*of_runs, *of_strong] for _, s in points if s.trainings})
     if trainings:
         sheet.entry(GREY, "one training", **DOT)
-    papers = _papers_last(sheet)
-    uneven = any(b - a != radii[1] - radii[0] for a, b in pairwise(radii))
     sparse = any({x for x, _ in points} != set(radii) for _, points in of_runs)
-    notes = (uneven, sparse, trainings, strong, papers)
+    notes = (sparse, trainings, strong, bool(theirs))
     return sheet.done(caption("accuracy-epsilon", comparison, swept, compared_at(swept, "ε"), *notes))
 
 
-def _space_evenly(axes: Axes, radii: Sequence[float], training: Sequence[float]) -> None:
-    """The radii at equal distances, with lines at those of training; if that is one, its multiples below the radii."""
-    if len(radii) > 1:  # the first radius at 0, the second at 1 and so on, linear in between and just beyond
-        knots = [2 * radii[0] - radii[1], *radii, 2 * radii[-1] - radii[-2]]
-        ranks = range(-1, len(radii) + 1)
-        there, back = partial(np.interp, xp=knots, fp=ranks), partial(np.interp, xp=ranks, fp=knots)
-        axes.set_xscale("function", functions=(there, back))
-        axes.set_xlim(*np.interp([-MARGIN, len(radii) - 1 + MARGIN], ranks, knots))
-    multiples = [""] * len(radii)
-    if len(training) == 1:
-        multiples = [f"\n×{round(x / training[0], 2):g}" if x else "\nclean" for x in radii]
-        axes.set_xlabel(f"{EPSILON},\nand as a multiple of the radius of training")
-    axes.set_xticks(radii, [f"{x:.3g}{multiple}" for x, multiple in zip(radii, multiples, strict=True)])
-    for epsilon in training:
-        axes.axvline(epsilon, color=style.GREY, linestyle=style.DOTTED, linewidth=0.9, zorder=0)
+OURS, STRONGER, THEIRS = "EOT-PGD", "a stronger attack", "EOT-PGD, in the paper"  #: the panels
+
+
+def _published(comparison: Comparison, swept: Curves, least: float) -> dict[ReportRun, list[tuple[float, float]]]:
+    """The paper's curve of each method from a radius on; once, where ours has it in several variants."""
+    found: dict[ReportRun, list[tuple[float, float]]] = {}
+    for run, _ in swept.of_runs:
+        if not any((run.method, run.epsilon) == (other.method, other.epsilon) for other in found):
+            n = swept.fixed["n"] if run.random else None
+            curve = comparison.published(run).curve(run.method, "EOT-PGD", n)
+            found |= {run: points} if (points := [(x, y) for x, y in curve if x >= least]) else {}
+    return found
 
 
 PAPERS_N = (1, 5, 10, 20)  #: numbers of sample models for which the paper has values of EOT-PGD
@@ -221,7 +206,7 @@ def _sensitivity(comparison: Comparison, swepts: Sequence[Curves | None], vary: 
             if vary == "n":
                 values = [(n, comparison.published(run).value(run.method, "EOT-PGD", at, n)) for n in PAPERS_N]
                 theirs = [(n, value.mean) for n, value in values if value is not None]
-                rows += plot_other(axes, run, look, "paper", theirs)
+                rows += plot_published(axes, run, look, theirs)
         percents(axes, label)
         if vary != "m":
             counts: set[Any] = {row[3] for row in rows}

@@ -39,7 +39,7 @@ def contrast(comparison: Comparison, found: Found[records.ContrastRecord]) -> Fi
             if points:
                 style.plot(axes, look_of[run.title], *zip(*points, strict=True), markersize=3, alpha=0.8)
             sheet.rows += [(run.method, run.experiment.seed, what, *point) for point in points]
-    labels = ("distance d of black and white pixels from theirs, without an attack", "radius ε of EOT-PGD")
+    labels = ("loss of contrast d, without an attack", "radius ε of EOT-PGD")
     for axes, label in zip(sheet.axes, labels, strict=True):
         axes.set(xlabel=label, ylabel="median margin (0: undecided)")
         axes.axhline(0, color=style.GREY, linewidth=0.9)
@@ -84,27 +84,31 @@ def _radii(comparison: Comparison) -> list[float]:
     return wanted if len(wanted) > 1 else beyond[: len(MULTIPLES)]
 
 
-LOSS = "method, seed, epochs, loss, epsilon, accuracy"
+LOST = 1.4  #: Multiple of the radius of training: the loss of contrast at which networks differ most.
+ONE_BY_ONE = ("Accuracy under attack against accuracy without contrast", "method, seed, d, right, epsilon, accuracy")
 
 
-@draws("loss-accuracy", "Accuracy against the loss that training reached", LOSS, by=f"{PGD} --epsilon 0.3,0.36")
-def loss_accuracy(comparison: Comparison) -> Figure | None:
-    """Accuracy at the radius of training and beyond it against the adversarial loss of the last epoch: a dot a run."""
-    found = {run: line["adversarial"] for run in comparison.runs for line in run.epochs[-1:] if "adversarial" in line}
-    comparison = comparison.of(list(found))
-    radii = _radii(comparison)
-    if not radii:
+@draws("contrast-accuracy", *ONE_BY_ONE, records.ContrastRecord)
+def contrast_accuracy(comparison: Comparison, found: Found[records.ContrastRecord]) -> Figure | None:
+    """Accuracy under EOT-PGD against accuracy on images that lose contrast and are not attacked: a dot a network."""
+    comparison = comparison.of([run for run, _ in found])
+    trained = min(comparison.training_epsilons, default=0.0)
+    if not (radii := [epsilon for epsilon in _radii(comparison) if epsilon > trained + 1e-3]):
         return None
-    sheet = Sheet(1, len(radii), style.TWO_COLUMNS, 2.8)
+    sheet, correlations = Sheet(1, len(radii), style.TWO_COLUMNS, 2.8), dict[float, float]()
     look_of = _looks_of_methods(comparison, sheet, dash="none")
     for axes, epsilon in zip(sheet.axes, radii, strict=True):
-        for run, loss in found.items():
+        for run, record in found:
+            d = min(record.distances, key=lambda d: abs(d - LOST * trained))
+            right = 100 * float(record.right[:, record.distances.index(d)].mean())
             if attacked := [r for r in run.attacks if r.label == "EOT-PGD" and r.epsilon == epsilon]:
-                accuracy, epochs = 100 * records.accuracy(attacked).mean, sum(s.epochs for s in run.experiment.schedule)
-                style.plot(axes, look_of[run.method], [loss], [accuracy], alpha=0.8)
-                sheet.rows.append((run.method, run.experiment.seed, epochs, loss, epsilon, accuracy))
-        percents(axes, "adversarial loss of the last epoch", f"accuracy (%), ε = {epsilon:g}")
-    return sheet.done(caption("loss-accuracy", comparison), most=3)
+                accuracy = 100 * records.accuracy(attacked).mean
+                style.plot(axes, look_of[run.method], [right], [accuracy], alpha=0.8)
+                sheet.rows.append((run.method, run.experiment.seed, d, right, epsilon, accuracy))
+        points = np.array([row[3:] for row in sheet.rows if row[4] == epsilon], float)
+        correlations[epsilon] = float(np.corrcoef(points[:, 0], points[:, 2])[0, 1]) if len(points) > 2 else np.nan
+        percents(axes, f"right at d = {sheet.rows[-1][2]} (%), no attack", f"accuracy (%), ε = {epsilon:g}")
+    return sheet.done(caption("contrast-accuracy", comparison, found[0][1], correlations), most=3)
 
 
 EPOCHS = ("How long the first stage trains", "method, epochs, epsilon, accuracy, low, high")
