@@ -62,5 +62,6 @@ def html_table(rows: Iterable[Sequence[str]]) -> str:
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
 
 
-def median_text(values: np.ndarray) -> str:
+def median(values: np.ndarray) -> str:
+    """The median of those that are not NaN, as text."""
     return f"{float(np.nanmedian(values)):.4g}"

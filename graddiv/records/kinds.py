@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from graddiv.records.intervals import html_table, median_text, summary
+from graddiv.records.intervals import html_table, median, summary
 from graddiv.records.record import Record
 
 
@@ -160,8 +160,8 @@ class ConcentrationRecord(MeasurementRecord, kind="concentration"):
 
     @property
     def summary(self) -> str:
-        numbers = f"kappa {median_text(self.kappa)}, rho {median_text(self.rho)} (debiased {median_text(self.rho_debiased)})"
-        return f"concentration of {self.n} gradients, medians: {numbers}, |E g|/E|g| {median_text(self.norm_ratio)}"
+        numbers = f"kappa {median(self.kappa)}, rho {median(self.rho)} (debiased {median(self.rho_debiased)})"
+        return f"concentration of {self.n} gradients, medians: {numbers}, |E g|/E|g| {median(self.norm_ratio)}"
 
 
 class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("norm", "epsilon")):
@@ -180,8 +180,8 @@ class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("n
     @property
     def summary(self) -> str:
         parts = [
-            f"{place}: rho {median_text(self.rho[:, i])}, q {median_text(self.q[:, i])}, cosine of two means of {self.n} "
-            f"{median_text(self.measured[:, i])} (predicted {median_text(self.predicted[:, i])})"
+            f"{place}: rho {median(self.rho[:, i])}, q {median(self.q[:, i])}, cosine of two means of {self.n} "
+            f"{median(self.measured[:, i])} (predicted {median(self.predicted[:, i])})"
             for i, place in enumerate(("at x0", "at the attacked x"))
         ]
         return "noise of gradients, medians, " + "; ".join(parts)
@@ -204,7 +204,7 @@ class NearbyRecord(MeasurementRecord, kind="nearby", named_by=("epsilon",)):
     @property
     def summary(self) -> str:
         found = zip(self.rho.T, self.length.T, self.distances, strict=True)
-        places = [f"{median_text(rho)} (length {median_text(length)}) at {far:.3g}" for rho, length, far in found]
+        places = [f"{median(rho)} (length {median(length)}) at {far:.3g}" for rho, length, far in found]
         return f"rho of {self.n} gradients at distances from x, medians: {', '.join(places)}"
 
 
@@ -236,8 +236,8 @@ class LossIncreaseRecord(MeasurementRecord, kind="loss-increase", named_by=("eps
 
     @property
     def summary(self) -> str:
-        bound = f"bound {median_text(self.theorem)}, holds for {100 * self.holds.mean():.1f} %"
-        return f"loss increase at epsilon {self.epsilon:.4g}, medians: {median_text(self.increase)}; Theorem 1's {bound}"
+        bound = f"bound {median(self.theorem)}, holds for {100 * self.holds.mean():.1f} %"
+        return f"loss increase at epsilon {self.epsilon:.4g}, medians: {median(self.increase)}; Theorem 1's {bound}"
 
 
 class RotationRecord(MeasurementRecord, kind="rotation", named_by=("norm", "epsilon")):

@@ -3,7 +3,7 @@
 import numpy as np
 from jaxtyping import Bool, Float
 
-from graddiv.records.intervals import median_text
+from graddiv.records.intervals import median
 from graddiv.records.kinds import MeasurementRecord
 
 
@@ -65,5 +65,5 @@ class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
     @property
     def summary(self) -> str:
         rho = np.sqrt(np.maximum(self.mean_cosine, 0.0))
-        places = ", ".join(f"{median_text(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
+        places = ", ".join(f"{median(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
         return f"rho of {self.n} gradients after steps of EOT-PGD, medians: {places}"
