@@ -8,9 +8,9 @@ from graddiv.errors import GradDivError
 from graddiv.records.intervals import Interval, Summary, html_table, summary, wilson
 from graddiv.records.kinds import AttackedEnsembleRecord, AttackRecord, BoundaryRecord, CertificateRecord
 from graddiv.records.kinds import ConcentrationRecord, EnsembleSizeRecord, GradientNoiseRecord, GradientsRecord
-from graddiv.records.kinds import ExplainedRecord, JudgementRecord, LossIncreaseRecord, MeasurementRecord, NearbyRecord
+from graddiv.records.kinds import JudgementRecord, LossIncreaseRecord, MeasurementRecord, NearbyRecord
 from graddiv.records.kinds import RotationRecord, TotalRecord, TrajectoryRecord, TransferRecord
-from graddiv.records.mechanism import ContrastRecord, FiltersRecord, PathRecord
+from graddiv.records.mechanism import ContrastRecord, ExplainedRecord, FiltersRecord, PathRecord
 from graddiv.records.record import DataIdentity, Record
 from graddiv.records.statistics import ALL_TOTAL, CROSS_FITTED_TOTAL, MODE_PREFIXES, PAPER_ATTACKS, PAPER_ROWS
 from graddiv.records.statistics import PAPERS_TOTAL, Flips, Row, accuracy, as_rows, by_value

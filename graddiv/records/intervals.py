@@ -60,3 +60,8 @@ def html_table(rows: Iterable[Sequence[str]]) -> str:
     """A table of texts for notebooks."""
     cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in rows)
     return f"<table>{''.join(f'<tr>{row}</tr>' for row in cells)}</table>"
+
+
+def median(values: np.ndarray) -> str:
+    """The median of those that are not NaN, as text."""
+    return f"{float(np.nanmedian(values)):.4g}"

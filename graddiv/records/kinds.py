@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from graddiv.records.intervals import html_table, summary
+from graddiv.records.intervals import html_table, median, summary
 from graddiv.records.record import Record
 
 
@@ -160,8 +160,8 @@ class ConcentrationRecord(MeasurementRecord, kind="concentration"):
 
     @property
     def summary(self) -> str:
-        numbers = f"kappa {_median(self.kappa)}, rho {_median(self.rho)} (debiased {_median(self.rho_debiased)})"
-        return f"concentration of {self.n} gradients, medians: {numbers}, |E g|/E|g| {_median(self.norm_ratio)}"
+        numbers = f"kappa {median(self.kappa)}, rho {median(self.rho)} (debiased {median(self.rho_debiased)})"
+        return f"concentration of {self.n} gradients, medians: {numbers}, |E g|/E|g| {median(self.norm_ratio)}"
 
 
 class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("norm", "epsilon")):
@@ -180,8 +180,8 @@ class GradientNoiseRecord(MeasurementRecord, kind="gradient-noise", named_by=("n
     @property
     def summary(self) -> str:
         parts = [
-            f"{place}: rho {_median(self.rho[:, i])}, q {_median(self.q[:, i])}, cosine of two means of {self.n} "
-            f"{_median(self.measured[:, i])} (predicted {_median(self.predicted[:, i])})"
+            f"{place}: rho {median(self.rho[:, i])}, q {median(self.q[:, i])}, cosine of two means of {self.n} "
+            f"{median(self.measured[:, i])} (predicted {median(self.predicted[:, i])})"
             for i, place in enumerate(("at x0", "at the attacked x"))
         ]
         return "noise of gradients, medians, " + "; ".join(parts)
@@ -204,7 +204,7 @@ class NearbyRecord(MeasurementRecord, kind="nearby", named_by=("epsilon",)):
     @property
     def summary(self) -> str:
         found = zip(self.rho.T, self.length.T, self.distances, strict=True)
-        places = [f"{_median(rho)} (length {_median(length)}) at {far:.3g}" for rho, length, far in found]
+        places = [f"{median(rho)} (length {median(length)}) at {far:.3g}" for rho, length, far in found]
         return f"rho of {self.n} gradients at distances from x, medians: {', '.join(places)}"
 
 
@@ -236,8 +236,8 @@ class LossIncreaseRecord(MeasurementRecord, kind="loss-increase", named_by=("eps
 
     @property
     def summary(self) -> str:
-        bound = f"bound {_median(self.theorem)}, holds for {100 * self.holds.mean():.1f} %"
-        return f"loss increase at epsilon {self.epsilon:.4g}, medians: {_median(self.increase)}; Theorem 1's {bound}"
+        bound = f"bound {median(self.theorem)}, holds for {100 * self.holds.mean():.1f} %"
+        return f"loss increase at epsilon {self.epsilon:.4g}, medians: {median(self.increase)}; Theorem 1's {bound}"
 
 
 class RotationRecord(MeasurementRecord, kind="rotation", named_by=("norm", "epsilon")):
@@ -385,26 +385,3 @@ class TrajectoryRecord(MeasurementRecord, kind="trajectory", named_by=("epsilon"
     @property
     def summary(self) -> str:
         return f"EOT-PGD in {self.m} steps: {100 * self.fooled_fresh.mean():.1f} % fooled"
-
-
-def _median(values: np.ndarray) -> str:
-    return f"{float(np.nanmedian(values)):.4g}"
-
-
-class ExplainedRecord(MeasurementRecord, kind="explained", named_by=("of", "epsilon")):
-    """How much of the change of the margin a gradient predicts, up to the radius of the attack."""
-
-    of: str  #: Whose gradients: the network's own, or those of a surrogate.
-    images: str  #: sha256 of the ends of the paths along attacks.
-    norm: str
-    epsilon: float
-    shifts: int  #: Shifts of the image over which both changes are averaged; 1 where the image stays.
-    along: Float[np.ndarray, " b"]  #: The share on the way to attacked images; NaN where nothing changes.
-    across: Float[np.ndarray, " b"]  #: In random directions, fine and coarse.
-
-    @property
-    def summary(self) -> str:
-        shares = (
-            f"{np.nanmean(share):.2f} {where}" for share, where in ((self.along, "along"), (self.across, "across"))
-        )
-        return f"share of the margin's change that the gradient of the {self.of} explains: {', '.join(shares)}"

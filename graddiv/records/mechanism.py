@@ -1,8 +1,9 @@
-"""Records that ask where robustness beyond the radius of training comes from."""
+"""Records that ask what a gradient is worth, and where robustness beyond the radius of training comes from."""
 
 import numpy as np
 from jaxtyping import Bool, Float
 
+from graddiv.records.intervals import median
 from graddiv.records.kinds import MeasurementRecord
 
 
@@ -64,5 +65,24 @@ class PathRecord(MeasurementRecord, kind="path", named_by=("epsilon",)):
     @property
     def summary(self) -> str:
         rho = np.sqrt(np.maximum(self.mean_cosine, 0.0))
-        places = ", ".join(f"{_median(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
+        places = ", ".join(f"{median(rho[:, i])} after {step}" for i, step in enumerate(self.steps))
         return f"rho of {self.n} gradients after steps of EOT-PGD, medians: {places}"
+
+
+class ExplainedRecord(MeasurementRecord, kind="explained", named_by=("of", "epsilon")):
+    """How much of the change of the margin a gradient predicts, up to the radius of the attack."""
+
+    of: str  #: Whose gradients: the network's own, or those of a surrogate.
+    images: str  #: sha256 of the ends of the paths along attacks.
+    norm: str
+    epsilon: float
+    shifts: int  #: Shifts of the image over which both changes are averaged; 1 where the image stays.
+    along: Float[np.ndarray, " b"]  #: The share on the way to attacked images; NaN where nothing changes.
+    across: Float[np.ndarray, " b"]  #: In random directions, fine and coarse.
+
+    @property
+    def summary(self) -> str:
+        shares = (
+            f"{np.nanmean(share):.2f} {where}" for share, where in ((self.along, "along"), (self.across, "across"))
+        )
+        return f"share of the margin's change that the gradient of the {self.of} explains: {', '.join(shares)}"
