@@ -17,7 +17,9 @@ def compare(
 ) -> None:  # fmt: skip
     """Compare networks on the same examples, with the same attacks and draws.
 
-    For example: graddiv compare plain=nets.py:plain nets.py:dropout --data xs.npz --epsilon 4/255,8/255
+    graddiv compare plain=models.py:CNN models.py:Dropout --data xs.npz --epsilon 4/255,8/255
+
+    graddiv compare runs/A runs/B --attacks pgd,apgd-ce --examples 200 --out comparisons/mine
 
     Prints a table, and writes a page, tables (CSV, LaTeX), the curve against epsilon and all records.  The same command
     again goes on where it stopped.

@@ -126,7 +126,7 @@ def recipes(recipe: str = "", /, *, training: Training) -> None:
 
     graddiv recipes
 
-    graddiv recipes mnist/adv-bnn --scale quick
+    graddiv recipes mnist/adv-bnn --scale quick --set data.file=xs.npz
     """
     if recipe:
         typer.echo(training.experiment(recipe).to_toml(), nl=False)

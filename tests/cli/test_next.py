@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "attack": (("RUN", "--attacks=fgsm", "--modes=eot1", *JUDGED),),
     "measure": (("RUN", "--what=concentration", "--n=2", *JUDGED), ("RUN", "--what=checklist", "--quick", *JUDGED)),
+    "compare": (("one=RUN", "again=RUN", "--attacks=fgsm", *JUDGED, "--out=comparisons/mine"),),
     "audit": (("RUN", *JUDGED, "--out=audits/mine"),),
     "board": (("audits",), ("audits/mine", "--rescore", "--model=RUN")),
     "report": (("RUN", "--out=report"), ("RUN", "--records"), ("RUN", "--records", "--csv")),
