@@ -34,7 +34,7 @@ APART = {("report", "networks"), ("report", "attacks"), ("report", "diversity")}
 """Imports that would go down and still are not wanted: a report reads records, never models."""
 LONGEST = 400  # lines of a file; beyond that it should be split
 LONGEST_FUNCTION = 60  # its lines without the docstring
-MOST_LINES, MOST_MODULES = 20_400, 125  # of the package, comments and docstrings included
+MOST_LINES, MOST_MODULES = 21_000, 130  # of the package, comments and docstrings included
 
 FILES = {
     ".".join(("graddiv", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path

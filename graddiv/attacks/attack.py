@@ -194,7 +194,7 @@ class Attack(ABC):
     def _hint(self, radius: PerExample) -> None:
         """Warn of a step size that somebody has set as if it were in pixel units."""
         alpha, usual = vars(self).get("alpha"), getattr(type(self), "alpha", None)
-        if alpha is None or alpha == usual or not len(radius):
+        if alpha is None or alpha == usual or self.iterations == 1 or not len(radius):
             return
         if alpha <= radius.max() and alpha * self.iterations < 1:
             reach = f"{self.iterations} steps of {alpha:.4g} epsilon do not reach the radius {radius.max():.4g}"

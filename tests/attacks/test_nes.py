@@ -8,7 +8,7 @@ from graddiv.attacks.attack import Problem
 from graddiv.attacks.view import Held
 from graddiv.networks import bayesian
 from tests.audit.planted import Linear, examples, margin_radii
-from tests.helpers import convnet, global_rng_untouched
+from tests.helpers import convnet, global_rng_untouched, no_type_checks
 
 
 def problem(view: Given | Fixed, b: int = 4) -> Problem:
@@ -52,7 +52,7 @@ def test_a_linear_network_falls_at_its_closed_form_without_a_gradient() -> None:
     x, y = examples(40)
     radii, module = margin_radii(x, y), Linear()
     epsilon = float(radii.median())
-    with torch.no_grad(), global_rng_untouched():
+    with torch.no_grad(), no_type_checks(), global_rng_untouched():  # beartype draws from Python's generator
         x_adv = NES(m=25, samples=40)(module, x, y, epsilon)
         right = module(x_adv).argmax(1) == y
     assert (x_adv - x).abs().max() <= epsilon + 1e-6

@@ -14,7 +14,8 @@ from graddiv import GradDivWarning, audit, evaluate
 from graddiv.attacks import PGD, Square
 from graddiv.errors import GradDivError
 from graddiv.evaluation.card import Audit, rescore
-from graddiv.evaluation.models import network_of, straight_through_surrogate, with_no_answer
+from graddiv.evaluation.models import network_of, with_no_answer
+from graddiv.evaluation.surrogates import straight_through_surrogate
 from graddiv.networks import Dirac, bayesian, randomize
 from tests.audit.planted import BUDGET, Linear, Noisy, examples, margin_radii
 from tests.helpers import no_type_checks

@@ -8,7 +8,7 @@ from graddiv.errors import GradDivError
 from graddiv.evaluation.budget import Budget
 from graddiv.evaluation.measurements import MEASUREMENTS
 from graddiv.evaluation.run import Session
-from graddiv.records import JudgementRecord, MeasurementRecord, TrajectoryRecord
+from graddiv.records import ExplainedRecord, JudgementRecord, MeasurementRecord, TrajectoryRecord
 from graddiv.records.record import KINDS
 from tests.evaluation.common import small_target
 
@@ -29,7 +29,7 @@ def test_an_entry_keeps_its_promises(name: str, tmp_path: Path) -> None:
 
 
 def test_every_kind_of_measurement_is_there_once() -> None:
-    of_audits = (JudgementRecord, TrajectoryRecord)
+    of_audits = (ExplainedRecord, JudgementRecord, TrajectoryRecord)
     kinds = [known for known in KINDS.values() if issubclass(known, MeasurementRecord) and known not in of_audits]
     assert sorted(kinds, key=str) == sorted((entry.record for entry in MEASUREMENTS.values()), key=str)
 
