@@ -157,23 +157,18 @@ def test_the_stored_tables_are_those_of_the_page() -> None:
     assert auditors.written(page, json.loads(auditors.STORED.read_text())) == page
 
 
-FOOLED = ("coding", "decoy", "hidden", "sorting", "logits", "rough", "habits")
-"""Families that fool the audit as it is; the marks are strict, so that an audit that is not fooled is noticed."""
-
-
-def family_marked(family: str) -> object:
-    marks = pytest.mark.xfail(strict=True, reason="vouches for gradients that are wrong in part")
-    return pytest.param(family, marks=marks if family in FOOLED else ())
+def test_the_stored_audits_are_never_sufficient_and_wrong() -> None:
+    """`python -m benchmarks.auditors` made them; it takes about an hour of a core."""
+    said = {row["model"]: auditors.cell(row) for row in json.loads(auditors.STORED.read_text())}
+    assert len(said) >= 60
+    assert not [name for name, cell in said.items() if cell == "sufficient and wrong"]
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(3600)
-@pytest.mark.parametrize("family", [family_marked(family) for family in families()])
-def test_the_audit_is_not_fooled(family: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["toy-round-64", "linear-all", "round-8-beside", "adversarial"])
+def test_the_audit_is_not_fooled(name: str, tmp_path: Path) -> None:
     with no_type_checks():
-        rows = auditors.run(["graddiv"], families()[family], tmp_path / "rows.json")
-    said = {row["model"]: auditors.cell(row) for row in rows}
-    assert not [name for name, cell in said.items() if cell == "sufficient and wrong"], auditors.tabulated(rows)
-    assert not [name for name, cell in said.items() if cell == auditors.NO_ANSWER], auditors.tabulated(rows)
-    accused = [name for name, cell in said.items() if PLANTED[name].sound and cell != "sufficient and right"]
-    assert not accused, auditors.tabulated(rows)
+        (row,) = auditors.run(["graddiv"], [name], tmp_path / "rows.json")
+    cell = auditors.cell(row)
+    assert cell not in ("sufficient and wrong", auditors.NO_ANSWER), row
+    assert cell == "sufficient and right" or not PLANTED[name].sound, row
