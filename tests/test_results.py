@@ -329,7 +329,7 @@ def test_the_table_of_adversaries_is_that_of_the_stored_benchmark() -> None:
         assert sorted(row[i] for row in rows) == sorted(of_network)
 
 
-MAIN = ("accuracy-summary", "longer-accuracy-summary", "gradient-noise")
+MAIN = ("accuracy-summary", "longer-accuracy-summary", "gradient-noise", "pressed")
 """The tables of findings.md."""
 
 
