@@ -30,6 +30,7 @@ SMALL: dict[str, tuple[str, ...]] = {
     "graddiv attack": HELP,
     "graddiv attack runs/": ("--examples", "2", "--m", "1", "--n", "2", "--modes", "eot1"),
     "graddiv audit": HELP,
+    "graddiv compare": HELP,
     "graddiv data fetch": HELP,  # it would download
     "graddiv data list": (),
     "graddiv doctor": (),

@@ -108,7 +108,7 @@ class Rows(list[Row]):
         return html_table(shown)
 
 
-COMPARED = ("model", "ε", "strongest attack", "accuracy %", "95 % interval", "per draw %", "draw known %", "passes")
+COMPARED = ("model", "ε", "worst attack", "right %", "95 %", "one draw", "known draw", "passes")
 
 
 class Compared(NamedTuple):
