@@ -66,13 +66,12 @@ def with_code(code: nn.Module, levels: int) -> nn.Module:
     return nn.Sequential(Channels(nn.Identity(), code), two_channels(levels)[1])
 
 
-for levels in (4, 12):
-    coded(
-        f"thermometer-{levels}-beside", partial=True,
-        fault=f"{levels} thermometer channels beside the image; trained adversarially by the image's gradient alone",
-        make=lambda levels=levels: with_code(thermometer(levels), levels),
-        find=through(lambda levels=levels: with_code(AsIf(thermometer(levels), soft_thermometer(levels)), levels)),
-    )  # fmt: skip
+coded(
+    "thermometer-12-beside", partial=True,
+    fault="12 thermometer channels beside the image; trained adversarially by the image's gradient alone",
+    make=lambda: with_code(thermometer(12), 12),
+    find=through(lambda: with_code(AsIf(thermometer(12), soft_thermometer(12)), 12)),
+)  # fmt: skip
 coded(
     "thermometer-10", fault="thermometer code alone",
     make=lambda: nn.Sequential(thermometer(10), on_thermometer()),
