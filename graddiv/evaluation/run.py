@@ -86,7 +86,7 @@ class Session:
 
     def passes(self, jobs: Sequence[Job[Any]]) -> float:
         """Forward passes of all examples that are left for jobs, about."""
-        return sum(self.left(job) / len(job.slices) * job.work for job in jobs)
+        return sum((self.left(job) / len(job.slices) * job.work for job in jobs), 0.0)
 
     def run(self, jobs: Sequence[Job[R]]) -> list[R]:
         """Run all jobs and return their records; processes share the directory and take missing batches in turn."""

@@ -102,7 +102,7 @@ def architecture(
     """Return a freshly initialized architecture by name, or what `file.py:name` makes.
 
     shape, classes: those of the images it is for, by default of the paper's.  A function of one's own is given what it
-    asks for of `shape`, `channels`, `classes`, `width` and `seed`; whatever it draws is a function of the seed.
+        asks for of `shape`, `channels`, `classes`, `width` and `seed`; whatever it draws is a function of the seed.
     """
     wanted = {} if shape is None or classes is None else {"shape": shape, "classes": classes}
     if name in ARCHITECTURES or not is_code(name):

@@ -185,7 +185,9 @@ def test_an_adversarially_trained_network_passes(tmp_path: Path) -> None:
     F = bayesian(train(convnet(nn.ReLU), 0.1, 80), 0.01)
     x, y = blobs(60, 0)
     items = checklist(Target.of(F, x, y, n_ensemble=5), 0.12, Session(tmp_path), budget=TINY)
-    assert set(verdicts(items).values()) <= {"pass"}, [tuple(item) for item in items]
+    said = verdicts(items)
+    assert {said[name] for name in said if not name.startswith("more ")} == {"pass"}, [tuple(item) for item in items]
+    assert set(said.values()) <= {"pass", "not enough evidence"}, "so few images leave a gain open"
     assert len(items) == 8
     written = json.loads((tmp_path / "checklist.json").read_text())
     assert [item["verdict"] for item in written["items"]] == [item.verdict for item in items]
