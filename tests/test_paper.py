@@ -141,12 +141,12 @@ def test_demos_and_the_study_do_not_share_run_directories() -> None:
         Request(entries_of("demo"), "demo"),
         Request(entries_of("mnist-study"), "quick"),
     ]
-    quick, full, study = ({task.directory for task in tasks_of(each, Path("runs"))} for each in requests)
+    quick, full, study = ({task.run.path for task in tasks_of(each, Path("runs"))} for each in requests)
     assert not quick & full
     assert not (quick | full) & study
     for request in requests:
         planned = {Path(run.path) for run in request.report(Path("runs")).runs.values()}
-        assert planned == {task.directory for task in tasks_of(request, Path("runs"))}
+        assert planned == {task.run.path for task in tasks_of(request, Path("runs"))}
 
 
 def test_an_unknown_target_is_told_with_the_nearest_one() -> None:

@@ -124,7 +124,7 @@ def plan(paths: list[Path], *figures: str) -> Plan:
         for item in plan_for(paths, Choices(epsilon=0.2, n=n, m=20)).items
         if item.name == "attacks-eps0.2"
     ]
-    return made.model_copy(update={"items": tuple(kept)})
+    return made.model_copy(update={"items": tuple(kept), "papers": True})  # as `reproduce` makes it
 
 
 def experiment(method: str, lam: float = 0.0, data: str = "mnist-mini") -> Experiment:
