@@ -189,16 +189,21 @@ def test_the_table_of_short_and_long_trainings_is_that_of_the_logs_and_the_recor
 
 def test_the_digits_that_survive_are_those_of_the_records() -> None:
     text = section("mechanism.md", "Which images")
-    survive = {}
+    survive, areas = {}, {}
     for run in (Run(STUDY / RUNS / name) for name in Plan.load(STUDY).runs):
         if run.experiment.seed == 0 and (run.records / "contrast.record").exists():
             record = AttackRecord.load(run.records / "pgd-eot20-m20-eps0.36-r0.record")
-            survive[run.experiment.method] = record.correct & record.correct_again
+            right = record.correct & record.correct_again
+            margin = -ContrastRecord.load(run.records / "contrast.record").margin[: len(right), 0]
+            survive[run.experiment.method] = right
+            areas[run.experiment.method] = (margin[right][:, None] > margin[~right]).mean()
     base, graddiv = survive["adv-bnn"], survive["adv-bnn+graddiv"]
-    counts = (base & graddiv).sum(), (graddiv & ~base).sum(), (base & ~graddiv).sum()
     said = re.search(r"(\d+) digits survive in both, (\d+) only with GradDiv, and (\w+) only without", text)
     assert said is not None
+    counts = (base & graddiv).sum(), (graddiv & ~base).sum(), (base & ~graddiv).sum()
     assert counts == (int(said[1]), int(said[2]), int(COUNTS[said[3]]))
+    area = f"{areas['adv-bnn']:.2f} (Adv-BNN) and {areas['adv-bnn+graddiv']:.2f} (with GradDiv)"
+    assert f"area under the curve of {area}" in text
 
 
 def test_files_of_the_archives_have_checksums() -> None:
