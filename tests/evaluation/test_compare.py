@@ -32,6 +32,9 @@ def test_records_are_those_of_each_model_by_itself_and_rows_are_the_worst_of_all
     for ours, other in zip(found.records["mc dropout"], alone, strict=True):
         assert np.array_equal(ours.correct, other.correct)
         assert np.array_equal(ours.images, other.images)
+    for known in found.known["mc dropout"]:
+        assert np.array_equal(known.correct, known.correct_again), "the draw that is known is the only one that answers"
+        assert known.accuracy_per_draw == known.accuracy
     for row in found.rows:
         records = [r for r in found.records[row.name] if r.epsilon == row.epsilon]
         both = [np.logical_and.reduce([r.verdicts[i] for r in records]).mean() for i in range(2)]
