@@ -33,7 +33,7 @@ def test_records_are_those_of_each_model_by_itself_and_rows_are_the_worst_of_all
         assert np.array_equal(ours.correct, other.correct)
         assert np.array_equal(ours.images, other.images)
     for known in found.known["mc dropout"]:
-        assert np.array_equal(known.correct, known.correct_again), "the draw that is known is the only one that answers"
+        assert np.array_equal(known.margin, known.margin_again), "the draw that is known is the only one that answers"
         assert known.accuracy_per_draw == known.accuracy
     for row in found.rows:
         records = [r for r in found.records[row.name] if r.epsilon == row.epsilon]
